@@ -201,5 +201,10 @@ class ClientNames(Sequence[str]):
             return [self[each] for each in self._clients[client]]
         return f"client {self._clients[client]}" if self._owners is None else self._owners[client]
 
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The names, if clients have any."""
+        return self._owners or ()
+
     def __repr__(self) -> str:
         return repr(self[:])

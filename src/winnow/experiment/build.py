@@ -24,6 +24,7 @@ from winnow.data import (
 )
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
+from winnow.data.types import ClientNames
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.model_info import DataSizes
 from winnow.experiment.setup import (
@@ -69,7 +70,7 @@ class PreparedRun:
     """The scikit-learn estimator with the module's parameters; None where the model is none."""
     conditions: DataConditions
     preprocessing: Preprocessing
-    client_names: Sequence[str]
+    client_names: ClientNames
     class_labels: Sequence[Label]
     """What classes are called, in the order of their numbers; none in a regression."""
     sizes: DataSizes

@@ -208,7 +208,8 @@ def _open(
         return prepared, _label(prepared)
     if not (resume and holds_run(out)):
         prepared = closing.enter_context(prepare_run(experiment, inputs))
-        config, conditions = to_toml(prepared.experiment), conditions_record(prepared.conditions)
+        config = to_toml(prepared.experiment)
+        conditions = conditions_record(prepared.conditions, prepared.client_names.owners)
         return prepared, closing.enter_context(RunFolder.create(out, config, conditions, _label(prepared)))
     view, stored = RunFolder.open(out), stored_experiment(out)
     prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs, clock=view.label.clock)
@@ -267,8 +268,9 @@ def _evaluation(prepared: PreparedRun, view: RunView) -> EvaluationRecord | None
     return evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
 
 
-def conditions_record(conditions: DataConditions) -> dict[str, Any]:
-    return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
+def conditions_record(conditions: DataConditions, names: Sequence[str]) -> dict[str, Any]:
+    """What conditions.json holds; `names` are the owners', none where clients have only numbers."""
+    return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist(), "names": list(names)}
 
 
 def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
@@ -276,7 +278,7 @@ def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent])
         label=label,
         log=events,
         config_text=to_toml(prepared.experiment),
-        conditions=conditions_record(prepared.conditions),
+        conditions=conditions_record(prepared.conditions, prepared.client_names.owners),
     )
     return replace(view, evaluation=_evaluation(prepared, view))
 

@@ -13,6 +13,7 @@ from winnow.runs import HistoryPoint
 from winnow.runs.summary import JOULES_PER_WH, REFERENCE, TEST
 
 BARS_UP_TO = 2_000
+NAMES_UP_TO = 40
 HEAT_ROWS_UP_TO = 120
 HEAT_COLUMNS_UP_TO = 500
 MIN_RELATIVE_SCORE = 1e-3
@@ -91,12 +92,18 @@ def participation(run: ParticipationCounts) -> go.Figure:
         name, look = escape(condition), {"color": colour(index), "line": {"width": 0}}
         counts = run.selections[members]
         if by_client:
-            hover = "client %{customdata}<br>selected %{y} times"
-            bars = go.Bar(x=place[members], y=counts, customdata=members, hovertemplate=hover)
+            hover = "%{customdata}<br>selected %{y} times"
+            called = [escape(run.client_name(client)) for client in members.tolist()]
+            bars = go.Bar(x=place[members], y=counts, customdata=called, hovertemplate=hover)
         else:
             bars = go.Bar(x=[name], y=[counts.mean()], error_y={"array": [counts.std()], "color": "#888888"})
         figure.add_trace(bars.update(name=name, marker=look))
-    if by_client:
+    if by_client and run.names and len(run.names) <= NAMES_UP_TO:
+        figure.update_xaxes(
+            tickvals=np.arange(len(run.order)),
+            ticktext=[escape(run.client_name(client)) for client in run.order.tolist()],
+        )
+    elif by_client:
         middles, labels = _groups(run, run.of_client[run.order])
         figure.update_xaxes(tickvals=middles, ticktext=labels)
     figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
@@ -120,7 +127,8 @@ def score_map(scores: ScoreHistory, run: ParticipationCounts) -> go.Figure:
     keep = np.unique(np.linspace(0, len(scores.rounds) - 1, HEAT_COLUMNS_UP_TO).astype(int))
     relative = scores.values[keep].T * scores.values.shape[1]
     if len(relative) <= HEAT_ROWS_UP_TO:
-        rows, groups, names = relative[run.order], run.of_client[run.order], [f"client {k}" for k in run.order]
+        rows, groups = relative[run.order], run.of_client[run.order]
+        names = [escape(run.client_name(client)) for client in run.order.tolist()]
     else:
         groups = np.unique(run.of_client)
         rows = np.stack([relative[run.of_client == group].mean(axis=0) for group in groups])

@@ -19,6 +19,11 @@ class ParticipationCounts:
     labels: tuple[str, ...]
     of_client: NDArray[np.int64]
     selections: NDArray[np.int64]
+    names: Sequence[str] = ()
+    """What clients are called; none where they have only numbers."""
+
+    def client_name(self, client: int) -> str:
+        return self.names[client] if self.names else f"client {client}"
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -82,7 +87,8 @@ def _participation(view: RunView, selected: list[Selected], clients: int) -> Par
     selections = np.zeros(len(of_client), np.int64)
     for event in selected:
         np.add.at(selections, event.clients, event.counts)
-    return ParticipationCounts(labels=labels, of_client=of_client, selections=selections)
+    names = view.conditions.get("names", ())
+    return ParticipationCounts(labels=labels, of_client=of_client, selections=selections, names=names)
 
 
 def _scores(scored: list[Scored]) -> ScoreHistory | None:

@@ -23,15 +23,19 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Conditions:
+class ConditionsRecord:
     """What conditions.json must hold."""
 
     labels: list[str]
     of_client: list[int]
+    names: list[str] = field(default_factory=list)
+    """What clients are called, where they have names."""
 
     def __post_init__(self) -> None:
         if any(not 0 <= condition < len(self.labels) for condition in self.of_client):
             raise ValueError("a client's condition has no label")
+        if self.names and len(self.names) != len(self.of_client):
+            raise ValueError("it does not name every client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ class RunView:
                     path / file_names.EVENTS, _json(path / file_names.RESULT, _Rounds).rounds if finished else 0
                 ),
                 config_text=(path / file_names.CONFIG).read_text(encoding="utf-8", errors="replace"),
-                conditions=vars(_json(path / file_names.CONDITIONS, _Conditions)),
+                conditions=vars(_json(path / file_names.CONDITIONS, ConditionsRecord)),
                 result=_json(path / file_names.RESULT, dict[str, Any]) if finished else None,
                 path=path,
                 evaluation=EvaluationRecord.read(path / file_names.EVALUATION),

@@ -4,19 +4,27 @@ import json
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, Scored, Selected
+from winnow.core.untrusted_text import one_line
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.explain.html_report import write_run_report
 from winnow.learn.metrics import METRICS, RESERVED_NAMES
 from winnow.runs import EvaluationRecord, RunFolder, RunLabel, file_names
 from winnow.runs.event_log import EventLog
+from winnow.runs.view import ConditionsRecord
+
+MAX_CONDITIONS_BYTES = 1 << 26
+MAX_CLIENT_NAME = 200
 
 
 def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submitted: float, finished: bool) -> Path:
@@ -24,7 +32,7 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submi
     events = list(EventLog(files["events"])) if "events" in files else []
     label = RunLabel.read(files[file_names.LABEL]) if file_names.LABEL in files else _label(config, events)
     label = replace(label, clock="wall", started=_utc(submitted))
-    conditions = {"labels": [AS_GIVEN], "of_client": [0] * _clients(events)}
+    conditions = _conditions(files, _clients(events))
     with RunFolder.create(out, config, conditions, label) as folder:
         for event in events:
             folder.record(event)
@@ -76,6 +84,16 @@ def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
         evaluated_by=table.get("evaluation", {}).get("by", "reference"),
         lower_is_better=metric in METRICS and METRICS[metric].lower_is_better,
     )
+
+
+def _conditions(files: Mapping[str, Path], clients: int) -> dict[str, Any]:
+    """What clients are called, if the server says it of every one; it cannot know what their data are like."""
+    told: list[str] = []
+    if (path := files.get(file_names.CONDITIONS)) is not None and path.stat().st_size <= MAX_CONDITIONS_BYTES:
+        with suppress(ValueError):
+            told = msgspec.json.decode(path.read_bytes(), type=ConditionsRecord).names
+    names = [one_line(name)[:MAX_CLIENT_NAME] for name in told] if len(told) >= clients else []
+    return {"labels": [AS_GIVEN], "of_client": [0] * max(clients, len(names)), "names": names}
 
 
 def _clients(events: Sequence[AnyEvent]) -> int:

@@ -1,5 +1,6 @@
 """Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,14 +11,15 @@ import torch
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.data import Examples, Preprocessing
+from winnow.data import DataConditions, Examples, Preprocessing
+from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_info import DataSizes
 from winnow.experiment.provenance import Provenance
-from winnow.experiment.run import Result, evaluation_record
+from winnow.experiment.run import Result, conditions_record, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
@@ -181,6 +183,8 @@ def _result(
         evaluation = evaluation_record(training.outcome, view.summary(), names, labels)
         run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
+    conditions = DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(len(names), np.int64))
+    run.add_output(file_names.CONDITIONS, json.dumps(conditions_record(conditions, names)))
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
