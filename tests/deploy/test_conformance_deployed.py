@@ -49,7 +49,7 @@ def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) 
             offsets=offsets - offsets[0],
             classes=clients.classes,
         )
-        sites.append(SiteData(clients=data, local_test=None, tokens=False))
+        sites.append(SiteData(clients=data, local_test=None, tokens=False, preprocessing=spread.preprocessing))
     held = folder / "held"
     held.mkdir(parents=True)
     for name, part in (("reference", spread.reference), ("test", spread.test)):
