@@ -39,6 +39,12 @@ def test_importing_winnow_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_data_needs_no_import_of_its_own():
+    code = "import winnow; print(winnow.data.from_arrays([[1.0], [2.0]], ['a', 'b']).preprocessing.classes)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "('a', 'b')\n"
+
+
 def test_the_public_names_are_there():
     assert set(winnow.__all__) <= set(dir(winnow))
     for name in winnow.__all__:

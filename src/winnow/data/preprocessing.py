@@ -6,7 +6,6 @@ sample, which are packed side by side into one flat array.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -201,7 +200,7 @@ class Preprocessing(Settings):
         kinds = {*(each.kind for each in self.columns), *(each.kind for each in self.inputs)}
         return (kinds if self.array is None else {self.array.kind}) == {"token"}
 
-    @cached_property
+    @property
     def features(self) -> tuple[str, ...]:
         """What the features of a table are called, in the order in which the model gets them."""
         return tuple(feature for column in self.columns for feature in column.features)
@@ -256,11 +255,19 @@ class Preprocessing(Settings):
             said.append(f"missing values of {listed(filled)} become the median, marked in a feature of their own")
         if categories:
             said.append(f"{listed(categories)} one-hot, with a feature for other values")
+        if self._scales_columns():
+            said.append("numbers are scaled by column")
         if len(self.features) != len(self.columns):
             said.append(f"{len(self.columns)} columns make {len(self.features)} features")
         if self.classes is not None and self.classes != tuple(range(len(self.classes))):
             said.append(f"labels {listed([str(label) for label in self.classes])} are classes 0, 1, …")
         return f"preprocessing: {'; '.join(said)}" if said else ""
+
+    def _scales_columns(self) -> bool:
+        arrays = (*self.inputs, *((self.array,) if self.array else ()))
+        return any((column.shift, column.width) != (0.0, 1.0) for column in self.columns) or any(
+            spec.scaling is not None and len(spec.shape) == 1 for spec in arrays
+        )
 
     @staticmethod
     def _is_one_logit(values: NDArray[Any]) -> bool:

@@ -44,7 +44,7 @@ class SiteData:
     clients: ClientData | ClientsOnDemand
     local_test: ClientData | None
     tokens: bool
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing = AS_IT_IS
     columns: str = ""
     labels: str = ""
 
