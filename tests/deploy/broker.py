@@ -29,6 +29,7 @@ from winnow.deploy.jobs.ipc import (
     ReleaseResponse,
     ResultArrived,
     RoundCommitted,
+    RunnerLogLine,
     RunTask,
     SignRequest,
     SignResponse,
@@ -125,6 +126,7 @@ class Broker:
         self.checkpoint: Path | None = None
         self.round, self.lines = 0, list[str]()
         self.withdrawn: list[str] = []
+        self.log: list[str] = []
         self.sites: list[SiteStub] = []
 
     def with_program(self, name: str, text: str, config: str) -> "Broker":
@@ -182,8 +184,8 @@ class Broker:
                 message = channel.receive()
                 if isinstance(message, DispatchTask):
                     queues[message.site].put(message)
-                elif isinstance(message, WithdrawTasks):
-                    self.withdrawn += message.tasks
+                elif isinstance(message, WithdrawTasks | RunnerLogLine):
+                    self._note(message)
                 elif isinstance(message, CommitRound):
                     self._commit(message)
                     if message.round == stop_after:
@@ -201,6 +203,12 @@ class Broker:
                 runner.kill()
             channel.close()
             runner.wait(30)
+
+    def _note(self, message: WithdrawTasks | RunnerLogLine) -> None:
+        if isinstance(message, WithdrawTasks):
+            self.withdrawn += message.tasks
+        else:
+            self.log.append(message.line)
 
     def _commit(self, message: CommitRound) -> None:
         self.checkpoint = self.folder / f"committed-{message.round}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,8 +13,10 @@ from winnow.data.preprocessing import Column
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data, load_site_data
 from winnow.deploy.jobs.server_training import common_description
+from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.server.config import read_config
 from winnow.deploy.site.config import load_config
+from winnow.deploy.wire.messages import DataDescription
 
 ROWS = [("age", "dose", "ward", "outcome"), (30, 1.0, "a", "home"), (50, 3.0, "b", "died"), (70, 2.0, "a", "home")]
 
@@ -167,3 +170,21 @@ def test_labels_and_units_that_all_share_come_with_the_result(tmp_path: Path) ->
     data = load_site_data("stays", table(path, scale=scale), seed=0)
     assert data.preprocessing.classes == ("home", "moved", "died")
     np.testing.assert_allclose(data.preprocessing.transform({"age": [50], "dose": [3.0]}), [[0.0, 2.0]])
+
+
+def test_a_site_may_say_anything_about_its_columns() -> None:
+    """Places that are not stated are not named, however many there are."""
+    lie = DataDescription(sizes=[3], unlike_columns=dict.fromkeys(range(2, 1000), 100) | {0: -3})
+    assert list(unit_lines([JobSite(site="liar", first_client=0, data=lie)], STATED)) == [
+        "site liar: column 'age' is about 8 times smaller than the job states: other units?"
+    ]
+    with pytest.raises(msgspec.ValidationError, match="<= 100"):
+        msgspec.convert({"sizes": [3], "unlike_columns": {0: 10**9}}, DataDescription)
+
+
+def test_tables_without_a_stated_preprocessing_are_not_used_without_a_word() -> None:
+    tables = JobSite(site="a", first_client=0, data=DataDescription(sizes=[3], columns="digest"))
+    arrays = JobSite(site="b", first_client=3, data=DataDescription(sizes=[3]))
+    [line] = unit_lines([tables, arrays], None)
+    assert "the job states no preprocessing" in line
+    assert not list(unit_lines([arrays], None))

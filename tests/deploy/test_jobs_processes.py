@@ -149,6 +149,34 @@ def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp
     simulating = experiment.model_copy(update={"data": DataSettings(clients=2)})
     run_experiment(simulating, inputs=RunInputs(dataset=population), out=tmp_path / "simulated")
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+    assert not [line for line in broker.log if "units" in line]
+
+
+@pytest.mark.parametrize(("noise", "told"), [(False, True), (True, False)])
+def test_a_site_whose_units_differ_is_named_before_the_first_round(tmp_path: Path, *, noise: bool, told: bool) -> None:
+    """Its own log says so in any case; the job's does not where the job claims differential privacy."""
+    rng = np.random.default_rng(0)
+    years, months = _patients(rng, 40), _patients(rng, 60)
+    months["age"] = months["age"] * 12
+    for name, rows in (("years", years), ("months", months)):
+        pandas.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+    stated = from_frame(years, targets="outcome").preprocessing
+    filters = ({"name": "local-dp", "clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5},) if noise else ()
+    experiment = small("fedavg", filters=filters)
+    experiment = experiment.model_copy(update={"data": DataSettings(name="stays", preprocessing=stated)})
+    sites = [{"file": str(tmp_path / f"{name}.csv"), "targets": ["outcome"]} for name in ("years", "months")]
+    server = {"stays": {"reference": str(tmp_path / "years.csv"), "targets": ["outcome"]}}
+    broker = Broker(to_toml(experiment), sites, server, tmp_path / "job")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    line = "column 'age' is about 8 times larger than the job states: other units?"
+    named = [each for each in broker.log if "units" in each]
+    assert named == ([f"site {broker.sites[1].name}: {line}"] if told else [])
+    assert [note for note in broker.sites[1].notes if line in note]
+    assert not [note for note in broker.sites[0].notes if "units" in note]
 
 
 def _patients(rng: np.random.Generator, rows: int) -> dict[str, Any]:

@@ -74,12 +74,17 @@ class DeployedRun:
                     self.lines.clear()
                 on_event(event)
 
+    def log_line(self, line: str) -> None:
+        """Add a line to the job's log, if it says anything."""
+        if line:
+            self._server.send(RunnerLogLine(line=line))
+
     def _log_rejection(self, site: str, event: Rejected) -> None:
         """Log why a site's reply was rejected, once for each reason; the events have every case."""
         if (site, event.reason) not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
             self._logged_reasons.add((site, event.reason))
             line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"
-            self._server.send(RunnerLogLine(line=line))
+            self.log_line(line)
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"

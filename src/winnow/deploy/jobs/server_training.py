@@ -16,6 +16,7 @@ from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
+from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_info import DataSizes
 from winnow.experiment.provenance import Provenance
@@ -56,6 +57,9 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     committed = run.committed_state()
     if committed is not None:
         training.restore(committed)
+    else:
+        for line in (plan.notice, *unit_lines(members, experiment.data.preprocessing)):
+            run.log_line(line)
     run.execute(
         training,
         on_event,

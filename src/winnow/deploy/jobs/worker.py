@@ -4,12 +4,14 @@ It sees the data that the job asked for, and its parent; it opens no connection.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from winnow.core import AnyEvent
+import msgspec
+
+from winnow.core import AnyEvent, Population
 from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, run_job, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.deployed_run import OnEvent
@@ -27,6 +29,7 @@ from winnow.deploy.jobs.local_data import SiteData, load_site_data
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
+from winnow.deploy.jobs.units_check import site_lines, unlike_columns
 from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
@@ -54,7 +57,7 @@ class SiteExecutionContext(ExecutionContext):
             experiment,
             inputs,
             data,
-            self._first_client(data),
+            self._first_client(data, self._unlike_columns(experiment, data)),
             identities,
             confusion_matrix=self._prepare.confusion_matrix,
         )
@@ -65,9 +68,21 @@ class SiteExecutionContext(ExecutionContext):
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
         self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers))
 
-    def _first_client(self, data: SiteData) -> int:
+    def _unlike_columns(self, experiment: "Experiment", data: SiteData) -> Mapping[int, int]:
+        """The columns that are not as the job states, for the server; this site's log has them in any case."""
+        from winnow.privacy.dp import accountant_for  # noqa: PLC0415 - others need no torch
+
+        unlike = unlike_columns(data)
+        for line in site_lines(data.preprocessing, unlike):
+            self._parent.send(WorkerLogLine(line=f"data {experiment.data.name}: {line}"))
+        guarantees = accountant_for(experiment.composed(), experiment.filters, selection_is_public=True)
+        private = guarantees(Population(sizes=data.clients.sizes)) is not None
+        return {} if private or self._prepare.filters else unlike
+
+    def _first_client(self, data: SiteData, unlike: Mapping[int, int] | None = None) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""
-        self._parent.send(JobReady(data=data.description()))
+        description = msgspec.structs.replace(data.description(), unlike_columns=dict(unlike or {}))
+        self._parent.send(JobReady(data=description))
         if self._prepare.first_client is not None:
             return self._prepare.first_client
         assigned = self._parent.receive(AssignClientNumbers)

@@ -63,6 +63,8 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A digest of the names of the features in their order, where they have names; it does not reveal the names."""
     labels: Text = ""
     """The same for the labels of the classes, in the order of their numbers."""
+    unlike_columns: dict[Count, Annotated[int, Meta(ge=-100, le=100)]] = {}
+    """Columns that are not as large as the job states them: by their place there, the power of two between them."""
 
 
 class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
