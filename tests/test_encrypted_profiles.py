@@ -445,7 +445,7 @@ def test_what_cannot_work_is_refused_by_name_before_a_run(sets: tuple[str, ...],
 
 def test_without_the_library_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(ConfigError, match=r"winnow\[encryption\]"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[encryption\]"):
         prepared(*ENCRYPTED, algorithm="fedprof")
 
 

@@ -53,7 +53,7 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if targets.dim() > 1:
+    if targets.dim() > 1 and not targets.is_floating_point():  # which would be probabilities of classes
         return _mean_of_positions(functional.cross_entropy, outputs, targets)
     return _mean_per_sample(functional.cross_entropy(outputs, targets, reduction="none"))
 
