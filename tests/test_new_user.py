@@ -58,6 +58,13 @@ def test_a_frame_with_missing_values_and_text(result: winnow.Result) -> None:
     assert result.best > 0.9
 
 
+def test_the_report_calls_hospitals_by_their_names(result: winnow.Result, tmp_path: Path) -> None:
+    page = result.report(tmp_path / "report.html").read_text("utf-8")
+    figures = page[page.index("Client selection") :]
+    for name in ("Altona", "Berne", "Cork", "Derby", "Essen"):
+        assert name in figures
+
+
 def test_auc_and_a_confusion_matrix_by_hospital(result: winnow.Result, patients: pandas.DataFrame) -> None:
     rows = {row["name"]: row for row in result.by_client}
     assert sorted(rows) == sorted(patients["hospital"].unique())

@@ -134,11 +134,12 @@ def score_map(scores: ScoreHistory, run: ParticipationCounts) -> go.Figure:
         rows = np.stack([relative[run.of_client == group].mean(axis=0) for group in groups])
         names = [escape(run.labels[group]) for group in groups]
     figure = go.Figure(_heat(rows, scores.rounds[keep], names))
-    middles, labels = _groups(run, groups)
+    named = run.names and len(rows) == len(run.names) <= NAMES_UP_TO
+    places, labels = (np.arange(len(rows)).tolist(), names) if named else _groups(run, groups)
     for edge in np.flatnonzero(np.diff(groups)):
         figure.add_hline(y=edge + 0.5, line={"color": "#ffffff", "width": 1.5})
     figure.update_yaxes(
-        tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
+        tickvals=places, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
     )
     figure.update_xaxes(title="Round", showgrid=False)
     return apply_layout(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
