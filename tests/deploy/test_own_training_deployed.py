@@ -60,6 +60,7 @@ def ended(text: str, experiment: Any, folder: Path) -> Any:
         broker.close()
 
 
+@pytest.mark.slow(part="deploy")  # a training step between organisations is also tried by test_new_user
 @pytest.mark.parametrize("arguments", RUNS.values(), ids=RUNS)
 def test_it_gives_the_simulations_model(arguments: str, tmp_path: Path) -> None:
     scope: dict[str, Any] = {}
