@@ -22,7 +22,7 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
-from winnow.experiment.provenance import provenance
+from winnow.experiment.provenance import Provenance, provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
@@ -322,6 +322,7 @@ def _shared(prepared: PreparedRun, model: ModelState) -> ModelState:
 
 def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
     """The best model; in the run folder, too, once the run has finished."""
+    label = view.label
     saved = trained_model(
         prepared.experiment,
         prepared.plan,
@@ -329,7 +330,7 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
         prepared.module,
         prepared.preprocessing,
         prepared.sizes,
-        provenance(prepared.experiment.engine.device),
+        Provenance(started=label.started, machine=label.machine, commit=label.commit),
     )
     best = _shared(prepared, prepared.training.best)
     return saved if view.path is None else saved.described_in(view.path, best)
