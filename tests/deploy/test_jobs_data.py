@@ -13,7 +13,7 @@ from winnow.data.preprocessing import Column
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data, load_site_data
 from winnow.deploy.jobs.server_training import common_description
-from winnow.deploy.jobs.units_check import unit_lines
+from winnow.deploy.jobs.units_check import unit_lines, unlike_columns
 from winnow.deploy.server.config import read_config
 from winnow.deploy.site.config import load_config
 from winnow.deploy.wire.messages import DataDescription
@@ -180,6 +180,26 @@ def test_a_site_may_say_anything_about_its_columns() -> None:
     ]
     with pytest.raises(msgspec.ValidationError, match="<= 100"):
         msgspec.convert({"sizes": [3], "unlike_columns": {0: 10**9}}, DataDescription)
+
+
+@pytest.mark.parametrize(
+    ("values", "shift", "width", "power"),
+    [
+        ([5.0, 7.0], 6.0, 2.0, None),  # as stated
+        ([17.4, 20.3], 6.0, 2.0, None),  # three times larger: perhaps the sick
+        ([90.0, 126.0], 6.0, 2.0, 4),  # mg/dL beside mmol/L
+        ([0.28, 0.39], 6.0, 2.0, -4),
+        ([0.001, 0.002], 0.0, 10.0, None),  # scaled by a range from 0: most values may be small
+        ([0.0, 0.0], 0.3, 0.46, None),  # a flag that nobody here has
+    ],
+)
+def test_columns_in_other_units_are_noticed_and_unlike_ones_are_not(
+    values: list[float], shift: float, width: float, power: int | None, tmp_path: Path
+) -> None:
+    path = csv(tmp_path / "a.csv", [("a", "ward", "outcome"), *((value, "a", "home") for value in values)])
+    stated = Preprocessing(columns=(Column(name="a", shift=shift, width=width),), classes=STATED.classes)
+    found = unlike_columns(load_site_data("stays", table(path), seed=0, stated=stated))
+    assert found == ({} if power is None else {0: power})
 
 
 def test_tables_without_a_stated_preprocessing_are_not_used_without_a_word() -> None:

@@ -1,21 +1,25 @@
 """Whether a site's columns are in the units that a job states: one in mg/dL beside one in mmol/L spoils a model.
 
-A job's preprocessing states the mean and the spread of each column. A site compares its own with them, and tells the
-server the columns that are several times larger or smaller, as a power of two. It keeps that to itself where the job
-claims differential privacy, or where it forces filters on jobs.
+A job's preprocessing states where the values of each column lie. A site compares its own with that, and tells the
+server the columns that are at least four times larger or smaller, as a power of two. It keeps that to itself where the
+job claims differential privacy, or where it forces filters on jobs.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.data import ClientData, Preprocessing
+from winnow.data.preprocessing import Column
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import SiteData
 
-LEAST_POWER = 2
-"""A column is unlike what was stated if it is at least 2² times as large, or as small."""
+UNLIKE = 4.0
+"""A column is unlike what was stated if it is at least so many times as large, or as small."""
+NOTHING = 1e-6
+"""A column that is smaller than this share of what was stated is empty, not in other units: a flag that nobody has."""
 MAX_POWER = 100
 MAX_LISTED = 5
 """Columns of one site that a job's log names."""
@@ -25,16 +29,29 @@ def unlike_columns(data: SiteData) -> dict[int, int]:
     """By its place among the stated columns: the power of two by which a column is larger, or smaller (negative)."""
     clients, found, place = data.clients, {}, 0
     for number, column in enumerate(data.preprocessing.columns):
-        stated = math.hypot(column.shift, column.width)
         scaled = (column.shift, column.width) != (0.0, 1.0)
         if isinstance(clients, ClientData) and column.kind == "number" and scaled:
-            raw = clients.x[clients.rows, place].astype(np.float64) * column.width + column.shift
-            size = float(np.sqrt(np.mean(np.square(raw)))) if len(raw) else stated
-            power = round(math.log2(size / stated)) if size else -MAX_POWER
-            if abs(power) >= LEAST_POWER:
+            power = _power_between(clients.x[clients.rows, place].astype(np.float64), column)
+            if power:
                 found[number] = max(-MAX_POWER, min(MAX_POWER, power))
         place += len(column.features)
     return found
+
+
+def _power_between(features: NDArray[np.float64], column: Column) -> int:
+    """0 where the values may be in the stated units.
+
+    Values that were scaled by mean and deviation have a root mean square of hypot(shift, width); those scaled by their
+    range have at most √2 times that, and none is below the shift. So what is larger than 4 times the one, or smaller
+    than a quarter of the shift, is neither.
+    """
+    if not len(features):
+        return 0
+    size = float(np.sqrt(np.mean(np.square(features * column.width + column.shift))))
+    stated = math.hypot(column.shift, column.width)
+    if size < UNLIKE * stated and (size > abs(column.shift) / UNLIKE or size < NOTHING * stated):
+        return 0
+    return round(math.log2(size / stated))
 
 
 def unit_lines(members: Sequence[JobSite], stated: Preprocessing | None) -> Iterator[str]:
