@@ -127,7 +127,7 @@ def test_a_site_reads_its_table_as_the_job_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([row[1:] for row in MIXED], "column 'sex' holds text, and all sites must encode it alike"),
+        ([row[1:] for row in MIXED], "column 'sex' has text, and all sites must encode it alike"),
         ([(row[0], *row[3:]) for row in MIXED], "column 'age' has missing values, and all sites must encode it alike"),
     ],
 )

@@ -59,6 +59,18 @@ def test_data_are_read_as_a_job_would_read_them(kit: Path, capsys: pytest.Captur
     assert "FAILS data bad: data.bad: there is a class 'maybe'" in out
 
 
+def test_a_table_with_text_and_missing_values_is_ready_for_jobs_that_state_how_to_read_it(
+    kit: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kit / "stays.csv").write_text("age,ward,y\n1,east,no\n,west,yes\n5,,yes\n")
+    (kit / "site.toml").write_text('[data.stays]\nfile = "stays.csv"\ntargets = ["y"]\n')
+    line = (
+        "ok    data stays: 1 client, 3 samples of 5 values, 2 classes (samples each: 1, 2); "
+        "only for jobs that state a preprocessing, because of age (missing values), ward (text)"
+    )
+    assert line in checked(capsys, kit).out
+
+
 def test_a_policy_is_held_against_the_data(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (kit / "good.csv").write_text("a,y\n1,0.5\n3,0.1\n")
     (kit / "site.toml").write_text('[data.good]\nfile = "good.csv"\ntargets = ["y"]\n')

@@ -65,11 +65,18 @@ class SiteData:
 
 
 def load_site_data(
-    name: str, table: Mapping[str, Any], seed: int, salt: str = "", stated: Preprocessing | None = None
+    name: str,
+    table: Mapping[str, Any],
+    seed: int,
+    salt: str = "",
+    stated: Preprocessing | None = None,
+    *,
+    alone: bool = False,
 ) -> SiteData:
     """The clients that a site hosts, with the preprocessing that the job states, if it does.
 
-    The `salt`, a job's name, goes into the digests of its columns and labels.
+    The `salt`, a job's name, goes into the digests of its columns and labels. `alone` reads data without a job, where
+    nothing needs to be the same at all sites.
     """
     source = _source(name, table)
     clients: ClientData | ClientsOnDemand
@@ -80,7 +87,7 @@ def load_site_data(
         small = int(files.sizes.sum()) * files.sample_bytes < MAX_IN_MEMORY_BYTES
         clients = files.gather(np.arange(len(files))) if small else files
     else:
-        clients, understood = _of_file(name, Path(table["file"]), table, stated)
+        clients, understood = _of_file(name, Path(table["file"]), table, stated, alone=alone)
         preprocessing = understood.preprocessing
     columns = [column.name for column in preprocessing.columns]
     labels = table["classes"] if isinstance(table.get("classes"), list) else []
@@ -191,7 +198,7 @@ def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int |
 
 
 def _of_file(
-    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None
+    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None, *, alone: bool = False
 ) -> tuple[ClientData, DataSet]:
     """The clients of a file, and the data set as it was understood."""
     told = {key: value for key, value in table.items() if key not in DEPLOYMENT_KEYS}
@@ -202,8 +209,17 @@ def _of_file(
     data = load(DataSettings(**told, **scale, name=name, path=path, clients=1, preprocessing=stated))
     assert not isinstance(data, OnDemand)
     if stated is None:
-        _check_same_everywhere(name, data.preprocessing)
-        data = _with_shared_classes(name, _scaled(name, data, table), table)
+        unshared = columns_to_state(data.preprocessing)
+        if unshared and not alone:
+            column, what = unshared[0]
+            raise DataError(
+                f"data.{name}: column '{column}' has {what}, and all sites must encode it alike: let the job state "
+                "how (preprocessing=…), or leave it out of features"
+            )
+        if not unshared:
+            data = _scaled(name, data, table)
+        if not alone or "classes" in table:
+            data = _with_shared_classes(name, data, table)
     owner = np.zeros(len(data), np.int64) if data.owners is None else data.owners
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner))])
     rows = np.argsort(owner, kind="stable")
@@ -228,15 +244,15 @@ def _check_stated(name: str, path: Path, table: Mapping[str, Any], stated: Prepr
         raise DataError(f"data.{name}: classes = {said}, but the job states others")
 
 
-def _check_same_everywhere(name: str, found: Preprocessing) -> None:
-    """Categories and fills that a site finds in its own rows would differ from other sites'."""
-    for column in found.columns:
-        what = "holds text" if column.kind == "category" else "has missing values" if column.marks_missing else ""
-        if what:
-            raise DataError(
-                f"data.{name}: column '{column.name}' {what}, and all sites must encode it alike: let the job state "
-                "how (preprocessing=…), or leave it out of features"
-            )
+def columns_to_state(found: Preprocessing) -> list[tuple[str, str]]:
+    """Columns that only a job can encode alike for all sites, and what they have: categories and fills that a site
+    finds in its own rows would differ from other sites'.
+    """
+    return [
+        (column.name, "text" if column.kind == "category" else "missing values")
+        for column in found.columns
+        if column.kind == "category" or column.marks_missing
+    ]
 
 
 def _scaled(name: str, data: DataSet, table: Mapping[str, Any]) -> DataSet:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.jobs.local_data import SiteData, load_site_data
+from winnow.deploy.jobs.local_data import SiteData, columns_to_state, load_site_data
 from winnow.deploy.sandbox.isolation import MB, sandbox_unavailable_reason
 from winnow.deploy.site.agent import connect_to_leader, hello_of
 from winnow.deploy.site.config import DataSource, SiteConfig, load_config
@@ -68,11 +68,11 @@ def _attempt(part: str, look: Callable[[], str]) -> Finding:
 def _data(name: str, source: DataSource) -> str:
     """What a job would find, read as its worker would read it."""
     if source.url is None or source.query is None:
-        return _described(load_site_data(name, source.worker_table(), seed=0))
+        return _described(load_site_data(name, source.worker_table(), seed=0, alone=True))
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / f"{name}.csv"
         fetch_rows(name, source.url, source.query, rows)
-        return _described(load_site_data(name, source.worker_table(rows), seed=0))
+        return _described(load_site_data(name, source.worker_table(rows), seed=0, alone=True))
 
 
 def _described(data: SiteData) -> str:
@@ -80,7 +80,14 @@ def _described(data: SiteData) -> str:
     samples, clients = sum(told.sizes), len(told.sizes)
     shape = " × ".join(map(str, told.sample_shape))
     what = f"{told.outputs} classes" if told.classification else f"{told.outputs} target{'s'[: told.outputs > 1]}"
-    return f"{clients} client{'s'[: clients > 1]}, {samples:,} samples of {shape} values, {what}{_counts(data)}"
+    held = f"{clients} client{'s'[: clients > 1]}, {samples:,} samples of {shape} values"
+    return f"{held}, {what}{_counts(data)}{_to_state(data)}"
+
+
+def _to_state(data: SiteData) -> str:
+    """Which columns restrict the jobs that can use the data."""
+    found = [f"{column} ({what})" for column, what in columns_to_state(data.preprocessing)]
+    return f"; only for jobs that state a preprocessing, because of {_listed(found)}" if found else ""
 
 
 def _counts(data: SiteData) -> str:
