@@ -1,6 +1,8 @@
 """Folders with runs: who gets which, how they are listed and compared, and what a full disk leaves of them."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -166,6 +168,26 @@ def test_a_comparison_holds_one_copy_of_plotly_and_python_writes_the_same_files(
     assert PLOTLY in Path("both/fedprof-seed0/report.html").read_text()
     with pytest.raises(RunError, match="python is not empty"):
         winnow.compare(tiny, seeds=1, out="python", progress=False)
+
+
+@pytest.mark.parametrize("file", ["evaluation.json", "model.json", "model-card.md"])
+def test_a_disk_that_is_full_at_the_end_costs_neither_the_run_nor_its_result(file, tiny, monkeypatch):
+    replace = Path.replace
+
+    def full(self, target):
+        if Path(target).name == file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return replace(self, target)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "replace", full)
+        with pytest.warns(WinnowWarning, match="could not be written .*No space left on device.*the run is finished"):
+            result = winnow.run(tiny, out="here", progress=False)
+    assert result.best is not None
+    assert Path("here", "result.json").is_file()
+    again = winnow.run(tiny, out="here", resume=True, progress=False)
+    assert again.best == result.best
+    assert Path("here", "model.json").is_file()
 
 
 FULL_DISK = """

@@ -44,6 +44,7 @@ from winnow.runs import (
     points,
     result_record,
 )
+from winnow.runs.atomic_write import warn_if_unwritten
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics_file import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
@@ -284,11 +285,14 @@ def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent])
 
 
 def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
-    """Make the folder that of a finished run: the last checkpoint, the result, and the report, which may fail."""
+    """Make the folder that of a finished run: the last checkpoint and the result. The rest may fail: a full disk does
+    not make a trained run unfinished.
+    """
     _save(prepared, folder)
     evaluation = _evaluation(prepared, folder.view())
     if evaluation is not None:
-        folder.save_evaluation(evaluation)
+        with warn_if_unwritten("the scores by class and client", "the run is finished without them"):
+            folder.save_evaluation(evaluation)
     view, plan = folder.view(), prepared.plan
     folder.finish(
         result_record(
@@ -332,8 +336,10 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
         prepared.sizes,
         Provenance(started=label.started, machine=label.machine, commit=label.commit),
     )
-    best = _shared(prepared, prepared.training.best)
-    return saved if view.path is None else saved.described_in(view.path, best)
+    if view.path is not None:
+        with warn_if_unwritten("the model's description", "the run is finished; continue it to write it again"):
+            saved = saved.described_in(view.path, _shared(prepared, prepared.training.best))
+    return saved
 
 
 def _result(prepared: PreparedRun, view: RunView) -> Result:
