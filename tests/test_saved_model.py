@@ -19,6 +19,8 @@ from torch import nn
 import winnow
 from command_line import call, write_tiny
 from winnow.core import ModelError, RunError, WinnowError
+from winnow.experiment.model_folder import digest_of_state
+from winnow.learn.models import ModelSettings, build_model
 
 ROWS = 400
 
@@ -206,6 +208,9 @@ def set_to(value: Any, *keys: Any) -> Callable[[dict[str, Any]], object]:
     return change
 
 
+COLUMNS = ("preprocessing", "columns")
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -229,6 +234,7 @@ def set_to(value: Any, *keys: Any) -> Callable[[dict[str, Any]], object]:
         set_to(0, "preprocessing", "columns", 0, "width"),
         set_to("python", "preprocessing", "columns", 0, "kind"),
         set_to([], "preprocessing", "columns"),
+        set_to([{"name": "x" * 9_999, "kind": "category", "categories": [*map(str, range(99))]}] * 200, *COLUMNS),
     ],
 )
 def test_a_description_that_lies_is_refused_in_one_line(saved: Path, lie: Callable[[dict[str, Any]], object]) -> None:
@@ -276,6 +282,41 @@ def test_a_file_of_parameters_that_is_none_is_refused(saved: Path, content: byte
     (saved / "model.safetensors").unlink()
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):
         winnow.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("model", "preprocessing"),
+    [
+        ({"name": "lstm", "vocabulary": 5}, {}),
+        ({"name": "linear"}, {"array": {"shape": [4], "kind": "token"}}),
+        ({"name": "linear"}, {"inputs": [{"name": "a", "shape": [4]}]}),
+        ({"name": "linear"}, {"targets": [{}, {}]}),
+    ],
+)
+def test_a_model_that_does_not_go_with_its_preprocessing_is_refused_in_one_line(
+    saved: Path, model: dict[str, Any], preprocessing: dict[str, Any]
+) -> None:
+    built = 1 if "targets" in preprocessing else 2
+    module = build_model(ModelSettings.members[model["name"]].model_validate(model), (4,), built, seed=0)
+    save_file(module.state_dict(), saved / "model.safetensors")
+    changed = {"model": model, "sample_shape": [4], "built_outputs": built, "preprocessing": preprocessing}
+    digest = digest_of_state(module.state_dict())
+    edited(saved, lambda table: table.update(changed) or table["parameters"].update(digest=digest))
+    with pytest.raises(ModelError, match="the model") as refused:
+        winnow.load(saved).predict({"a": np.zeros((3, 4))} if "inputs" in preprocessing else np.zeros((3, 4)))
+    assert "\n" not in str(refused.value)
+
+
+def test_names_in_a_folder_do_not_command_the_terminal(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(saved, set_to("\x1b[2J", *COLUMNS, 0, "name"))
+    edited(saved, set_to("\x1b[2J", "info", "name"))
+    assert "\x1b" not in repr(winnow.load(saved))
+    patients().to_csv(tmp_path / "rows.csv")
+    left = call(capsys, "predict", saved, tmp_path / "rows.csv")
+    assert left.code == 2
+    assert "has no column '?[2J'" in left.err
 
 
 def test_a_name_cannot_write_into_the_card(result: winnow.Result) -> None:

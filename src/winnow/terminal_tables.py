@@ -7,13 +7,20 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from winnow.core.untrusted_text import printable
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> Table:
     """A plain table; all columns but the first are numbers, unless told otherwise."""
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, header_style="bold")
     for index, title in enumerate(header):
         justify: JustifyMethod = "right" if numbers and index else "left"
-        result.add_column(title, justify=justify, overflow="fold")  # a name that is cut off cannot be typed
+        result.add_column(plain_text(title), justify=justify, overflow="fold")  # a name that is cut off cannot be typed
     for row in rows:
-        result.add_row(*map(Text, row))  # as it is: brackets in it are no markup
+        result.add_row(*map(plain_text, row))
     return result
+
+
+def plain_text(text: str) -> Text:
+    """As it is: brackets in it are no markup. What a terminal would obey in it is gone, for it may be a stranger's."""
+    return Text(printable(text))

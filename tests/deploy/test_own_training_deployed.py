@@ -3,13 +3,18 @@ tell the place in the code but nothing of the data.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 from broker import Broker
 from safetensors.torch import load_file
 from test_jobs_processes import dealt, same
+from torch import Tensor, nn
 
+import winnow
+from winnow.core import ModelError
+from winnow.deploy.jobs.bootstrap import redacted_error
 from winnow.deploy.jobs.ipc import JobFinished
 
 HEAD = """
@@ -82,3 +87,24 @@ def test_an_error_at_a_site_tells_its_place_and_nothing_of_the_data(tmp_path: Pa
     assert f"failed (train): train (program.py, line {raised}): ValueError; see the site's log" in told
     assert "seen " not in told
     assert any("ValueError: seen " in note for site in broker.sites for note in site.notes)
+
+
+class Leak(nn.Sequential):
+    def __init__(self, *, training: bool) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+        self.only_training = training
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not self.only_training:
+            raise ValueError(f"seen {x.sum()} here")
+        return cast(Tensor, super().forward(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_error_in_a_model_of_ones_own_tells_nothing_of_the_data(training: bool) -> None:
+    """A site tries a model on its own samples before it trains."""
+    with pytest.raises(ModelError, match="seen ") as raised:
+        winnow.run("demo", model=Leak(training=training), progress=False)
+    told = redacted_error(raised.value)
+    assert told.startswith("the model ")
+    assert told.endswith(": ValueError; see the site's log")

@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         line = _one_line(error)
         if line is None:
             raise
-        print(f"winnow: error: {line}", file=sys.stderr)
+        print(f"winnow: error: {_printable(line)}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -164,7 +164,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
         if issubclass(category, WinnowWarning):
-            print(f"winnow: warning: {message}", file=sys.stderr)
+            print(f"winnow: warning: {_printable(message)}", file=sys.stderr)
         else:
             plain(message, category, *details, **more)
 
@@ -172,6 +172,13 @@ def _warnings_in_one_line() -> Iterator[None]:
         warnings.simplefilter("always", WinnowWarning)
         warnings.showwarning = show
         yield
+
+
+def _printable(text: object) -> str:
+    """Messages quote names in files that may be a stranger's."""
+    from winnow.core.untrusted_text import printable
+
+    return printable(text)
 
 
 def _refuse_renamed_options(arguments: Sequence[str]) -> None:

@@ -15,7 +15,16 @@ def stderr_console() -> Console:
 
 def say(line: str) -> None:
     """One line to standard error, never broken."""
-    stderr_console().print(line, soft_wrap=True, markup=False)
+    from winnow.core.untrusted_text import printable
+
+    stderr_console().print(printable(line), soft_wrap=True, markup=False)
+
+
+def answer(line: str) -> None:
+    """One line of a server's to standard output."""
+    from winnow.core.untrusted_text import printable
+
+    sys.stdout.write(printable(line) + "\n")
 
 
 def write_json(record: object) -> None:

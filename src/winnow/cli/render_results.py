@@ -14,7 +14,7 @@ from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record
 from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, TEST, abandoned_text, privacy_spent_rows
-from winnow.terminal_tables import table
+from winnow.terminal_tables import plain_text, table
 
 FINISHED_ONLY_KEYS = ("parameters", "private", "message_bytes", "wall_seconds")
 
@@ -46,8 +46,9 @@ def run_summary(view: RunView) -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     for name, text in _facts(view, summary):
-        lines.add_row(name, text)
-    title = Text(f"{label.name} · {label.algorithm} · seed {label.seed}", style="bold")
+        lines.add_row(plain_text(name), plain_text(text))
+    title = plain_text(f"{label.name} · {label.algorithm} · seed {label.seed}")
+    title.stylize("bold")
     return Group(title + Text(f"  {_state(view, summary)}", style="not bold"), lines)
 
 

@@ -1,7 +1,7 @@
 """winnow runs [DIR]"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,37 +28,38 @@ def runs(
     from winnow.runs import RunFolder
     from winnow.terminal_tables import table
 
-    found: list[RunView] = []
+    found: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []
     for path in runs_below(folder):
         try:
-            found.append(RunFolder.open(path))
+            view = RunFolder.open(path)
+            record = run_record(view)
+            found.append((_started(view), record, () if as_json else _row(view, record, folder)))
         except RunError as error:  # one that is damaged does not hide the others
             say(f"winnow: {error}")
-    found.sort(key=_started)
+    found.sort(key=lambda run: run[0])
     if as_json:
-        for view in found:
-            write_json(run_record(view))
+        for _, record, _ in found:
+            write_json(record)
         return
     if not found:
         typer.echo(f"there are no runs in {folder}")
         return
     heads = ("Run", "Algorithm", "Seed", "Rounds", "Best", "State", "Started (UTC)")
-    stdout_console().print(table(heads, [_row(view, folder) for view in found], numbers=False))
+    stdout_console().print(table(heads, [row for _, _, row in found], numbers=False))
 
 
-def _row(view: "RunView", folder: Path) -> tuple[str, ...]:
-    from winnow.cli.render_results import run_record, run_state
+def _row(view: "RunView", record: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    from winnow.cli.render_results import run_state
 
     assert view.path is not None
-    record, label = run_record(view), view.label
-    best = record["best"]
+    label, best = view.label, record.get("best")
     return (
         str(view.path.relative_to(folder)),
         label.algorithm,
         str(label.seed),
         f"{record['rounds']}/{view.config.get('rounds', record['rounds'])}",
-        f"{best['value']:.4f}" if best else "",
-        run_state(view, record["stopped"]),
+        f"{best['value']:.4f}" if best and best["value"] is not None else "",
+        run_state(view, record.get("stopped")),
         _started(view)[:16].replace("T", " "),
     )
 

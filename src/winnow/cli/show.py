@@ -39,6 +39,7 @@ def show(
 def _show_comparisons(views: "list[RunView]") -> None:
     """One table for each experiment and metric."""
     from winnow.cli.console import stdout_console
+    from winnow.core.untrusted_text import printable
     from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS, rendered_comparison
     from winnow.report import comparison_of
 
@@ -48,7 +49,8 @@ def _show_comparisons(views: "list[RunView]") -> None:
     console = stdout_console()
     for (name, _), runs in experiments.items():
         seeds = sorted({view.label.seed for view in runs})
-        console.print(f"{name} · seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}", style="bold", markup=False)
+        title = f"{printable(name)} · seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        console.print(title, style="bold", markup=False)
         console.print(rendered_comparison(*comparison_of(runs), wide=console.width >= WIDE_TERMINAL_COLUMNS))
     unfinished = [str(view.path) for view in views if view.result is None]
     if unfinished:

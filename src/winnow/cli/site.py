@@ -41,12 +41,15 @@ def _check(kit: Path, config: Path | None) -> None:
     from rich.text import Text
 
     from winnow.cli.console import stdout_console
+    from winnow.core.untrusted_text import printable
     from winnow.deploy.site.self_check import check_site
 
     console, ready = stdout_console(), True
     for finding in check_site(kit, config):
         mark, style = ("ok", "green") if finding.ok else ("FAILS", "bold red")
-        console.print(Text.assemble((f"{mark:<6}", style), f"{finding.part}: {finding.text}"), soft_wrap=True)
+        console.print(
+            Text.assemble((f"{mark:<6}", style), f"{finding.part}: {printable(finding.text)}"), soft_wrap=True
+        )
         ready = ready and finding.ok
     console.print("ready for jobs" if ready else "not ready: mend what fails, then check again")
     if not ready:

@@ -10,6 +10,11 @@ def one_line(text: object) -> str:
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
 
 
+def printable(text: object) -> str:
+    """The same for text that may have several lines: nothing in it moves a terminal's cursor or changes its colours."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in str(text))
+
+
 def error_line(error: BaseException) -> str:
     """An error with its type, which alone tells where a bug is ours."""
     return one_line(f"{type(error).__name__}: {error}")

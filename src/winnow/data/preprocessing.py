@@ -25,7 +25,7 @@ LARGEST_WHOLE = 1 << 24
 IGNORED = -100
 """The position of a target sequence with this label counts for nothing, as in torch."""
 SHOWN = 5
-MAX_SPECS, MAX_LABELS, MAX_NAME = 100_000, 1_000_000, 10_000
+MAX_SPECS, MAX_LABELS, MAX_NAME, MAX_FEATURE_TEXT = 100_000, 1_000_000, 10_000, 1 << 27
 """What a file may state at most: it may come from anybody."""
 
 Label: TypeAlias = int | str | bool | float
@@ -166,6 +166,8 @@ class Preprocessing(Settings):
     def _possible(self) -> Self:
         if sum(map(bool, (self.columns, self.array, self.inputs))) > 1:
             raise ValueError("rows are a table, an array or several inputs, not two of these")
+        if sum(len(each.name) * (len(each.categories) + 2) for each in self.columns) > MAX_FEATURE_TEXT:
+            raise ValueError("the names of the features are too long")
         if 0 < sum(column.kind == "token" for column in self.columns) < len(self.columns):
             raise ValueError("all columns are tokens, or none is")
         for what, names in (("column", [column.name for column in self.columns]), ("input", self.input_names)):

@@ -131,7 +131,14 @@ class SavedModel:
         x = self.preprocessing.transform(rows)
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
-        return torch.cat(list(self._batches(x))).numpy()
+        try:
+            outputs = torch.cat(list(self._batches(x))).numpy()
+        except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:  # a module may fail in any way
+            raise ModelError(f"the model does not accept the rows: {one_line(error)}") from error
+        values = outputs.size // max(len(outputs), 1)
+        if self.preprocessing.targets and len(outputs) and values != self.outputs:
+            raise ModelError(f"the model returns {values} values for a row, not {self.outputs}")
+        return outputs
 
     @torch.no_grad()
     def _batches(self, x: NDArray[Any]) -> Iterator[Tensor]:
@@ -146,7 +153,8 @@ class SavedModel:
 
     def __repr__(self) -> str:
         scores = "".join(f", {each.metric} {each.value:.4f} {each.measured}" for each in self.info.scores)
-        return f"{self.info.name}: {self.info.model} by {self.info.algorithm}, {self.info.rounds} rounds{scores}"
+        name, model, algorithm = map(one_line, (self.info.name, self.info.model, self.info.algorithm))
+        return f"{name}: {model} by {algorithm}, {self.info.rounds} rounds{one_line(scores)}"
 
 
 def refuse_incomplete(info: ModelInfo) -> None:

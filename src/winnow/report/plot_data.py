@@ -86,6 +86,8 @@ def _participation(view: RunView, selected: list[Selected], clients: int) -> Par
         raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
     selections = np.zeros(len(of_client), np.int64)
     for event in selected:
+        if event.clients.min(initial=0) < 0 or event.clients.shape != event.counts.shape:
+            raise RunError(f"{view.path} is damaged: its log does not say who was selected")
         np.add.at(selections, event.clients, event.counts)
     names = view.conditions.get("names", ())
     return ParticipationCounts(labels=labels, of_client=of_client, selections=selections, names=names)

@@ -39,6 +39,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` fill a temporary file, then put it in place at once; a reader sees the old file or the new one."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
+        if temporary.is_symlink():  # in a stranger's folder it may lead to any file of the user's
+            temporary.unlink()
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())

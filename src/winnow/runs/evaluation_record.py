@@ -12,6 +12,8 @@ from winnow.core import RunError
 
 MAX_BYTES = 1 << 28
 """A larger file is not read."""
+MAX_CLASSES, MAX_COUNT = 1000, 1 << 53
+"""Of a confusion matrix: a report draws each cell, and sums fit into 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,12 @@ class EvaluationRecord:
     def __post_init__(self) -> None:
         for scores in (*self.by_client, *([self.overall] if self.overall else [])):
             rows, classes = scores.confusion, len(self.classes)
-            if rows is not None and (len(rows) != classes or any(len(row) != classes for row in rows)):
-                raise ValueError(f"the confusion matrix of {scores.name!r} does not fit the classes")
+            if rows is None:
+                continue
+            if not 0 < classes <= MAX_CLASSES or len(rows) != classes or any(len(row) != classes for row in rows):
+                raise ValueError(f"the confusion matrix of {scores.name[:50]!r} does not fit the classes")
+            if any(not 0 <= count <= MAX_COUNT for row in rows for count in row):
+                raise ValueError(f"the confusion matrix of {scores.name[:50]!r} does not hold counts")
 
     def to_json(self) -> bytes:
         """As text; what is not a finite number is written as null."""

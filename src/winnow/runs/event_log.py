@@ -44,6 +44,8 @@ def json_default(value: object) -> Any:
 
 
 def _number(value: float | None) -> float:
+    if not isinstance(value, int | float | None):
+        raise TypeError("not a number")
     return float("nan") if value is None else value
 
 
@@ -96,5 +98,5 @@ class EventLog:
                     return
                 try:
                     yield decode_event(line)
-                except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
+                except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, OverflowError):
                     raise RunError(f"{self._path}, line {number}: not an event; the file is damaged") from None

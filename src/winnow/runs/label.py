@@ -53,5 +53,5 @@ class RunLabel:
             if schema != SCHEMA:
                 raise RunError(f"{path} has schema {schema}; this version of Winnow reads schema {SCHEMA}")
             return msgspec.convert(record, cls)
-        except (AttributeError, KeyError, ValueError):
+        except (AttributeError, KeyError, ValueError, RecursionError):
             raise RunError(f"{path} is damaged; choose another --out") from None

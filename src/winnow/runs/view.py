@@ -39,10 +39,17 @@ class ConditionsRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Best:
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Rounds:
-    """What result.json must hold for the log to be checked against it."""
+    """What result.json must hold for the log to be checked against it, and for the run to be listed."""
 
     rounds: int
+    best: _Best | None = None
+    stopped: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

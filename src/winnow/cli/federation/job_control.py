@@ -93,8 +93,10 @@ def abort(
     ] = "",
 ) -> None:
     """Abort a job. The result of its committed rounds can still be downloaded."""
+    from winnow.cli.console import answer
+
     with connected(kit) as connection:
-        typer.echo(f"{job}: {connection.job(job).abort(reason)}")
+        answer(f"{job}: {connection.job(job).abort(reason)}")
 
 
 @requires_deploy_extra

@@ -13,7 +13,7 @@ from winnow.cli.options import AsJson
 @requires_deploy_extra
 def jobs(kit: KitOption, as_json: AsJson = False) -> None:
     """List the jobs of a federation, the latest last, and what each is waiting for."""
-    from winnow.cli.console import stdout_console, write_json
+    from winnow.cli.console import answer, stdout_console, write_json
     from winnow.terminal_tables import table
 
     with connected(kit) as connection:
@@ -39,7 +39,7 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
     stdout_console().print(table(heads, rows, numbers=False))
     for state in states:
         if state.reason:
-            typer.echo(f"{state.job} {state.status}: {state.reason}")
+            answer(f"{state.job} {state.status}: {state.reason}")
 
 
 @requires_deploy_extra
@@ -67,7 +67,7 @@ def logs(
 @requires_deploy_extra
 def status(kit: KitOption, as_json: AsJson = False) -> None:
     """Show the status of a federation: the leading server, connected sites, and jobs by state."""
-    from winnow.cli.console import write_json
+    from winnow.cli.console import answer, write_json
 
     with connected(kit) as connection:
         state = connection.status()
@@ -76,9 +76,7 @@ def status(kit: KitOption, as_json: AsJson = False) -> None:
         return
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
     since = to_the_minute(state.since)
-    typer.echo(
-        f"leader {state.leader} since {since} UTC (lease token {state.lease_token}), Winnow {state.winnow_version}"
-    )
+    answer(f"leader {state.leader} since {since} UTC (lease token {state.lease_token}), Winnow {state.winnow_version}")
     typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
     for notice in state.notices:
-        typer.echo(notice)
+        answer(notice)

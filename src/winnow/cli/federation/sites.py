@@ -71,13 +71,17 @@ def _state(site: "SiteInfo") -> str:
 @requires_deploy_extra
 def stop(site: SiteName, kit: KitOption) -> None:
     """Stop the agent of a site, if the policy of the site allows it."""
+    from winnow.cli.console import answer
+
     with connected(kit) as connection:
-        typer.echo(connection.stop_site(site))
+        answer(connection.stop_site(site))
 
 
 @sites.command()
 @requires_deploy_extra
 def restart(site: SiteName, kit: KitOption) -> None:
     """Restart the agent of a site, if the policy of the site allows it."""
+    from winnow.cli.console import answer
+
     with connected(kit) as connection:
-        typer.echo(connection.restart_site(site))
+        answer(connection.restart_site(site))

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, Scored, Selected
-from winnow.core.untrusted_text import one_line
+from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, RunError, Scored, Selected
+from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.explain.html_report import write_run_report
@@ -25,10 +25,19 @@ from winnow.runs.view import ConditionsRecord
 
 MAX_CONDITIONS_BYTES = 1 << 26
 MAX_CLIENT_NAME = 200
+MAX_CLIENTS = 10_000_000
+"""A server may name any number of a client, and each number up to it takes memory."""
 
 
 def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submitted: float, finished: bool) -> Path:
     """Make the folder of what was downloaded: "events", "checkpoint", and a finished job's outputs by their names."""
+    try:
+        return _write_run_folder(out, config, files, submitted=submitted, finished=finished)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise RunError(f"what the server sent is no job that can be read: {error_line(error)}") from error
+
+
+def _write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submitted: float, finished: bool) -> Path:
     events = list(EventLog(files["events"])) if "events" in files else []
     label = RunLabel.read(files[file_names.LABEL]) if file_names.LABEL in files else _label(config, events)
     label = replace(label, clock="wall", started=_utc(submitted))
@@ -100,4 +109,7 @@ def _clients(events: Sequence[AnyEvent]) -> int:
     """How many clients there are, as far as events tell."""
     scored = [len(event.scores) for event in events if isinstance(event, Scored)]
     selected = [int(np.max(event.clients, initial=-1)) + 1 for event in events if isinstance(event, Selected)]
-    return max([*scored, *selected], default=1)
+    clients = max([*scored, *selected], default=1)
+    if clients > MAX_CLIENTS:
+        raise RunError(f"the server's log names client {clients - 1:,}; a job has {MAX_CLIENTS:,} at most")
+    return clients

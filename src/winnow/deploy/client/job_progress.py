@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from winnow.core import AnyEvent, Evaluated, Rejected, RoundFinished, RunError, Stopped
+from winnow.core.untrusted_text import printable
 from winnow.deploy.client.connection import SubmittedJob
 from winnow.deploy.wire.messages import EVENT_KIND, LOG_KIND, SITE_LOST_KIND, JobInfo, LogLine
 from winnow.runs.event_log import decode_event
@@ -16,18 +17,20 @@ def watch_job(job: SubmittedJob, console: Console, *, shown: bool = True, all_ne
     With `all_needed` the job is aborted as soon as it loses a site: nobody would bring the site back.
     """
     state = job.state()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
         bar = progress.add_task(f"{job.name}: {state.status}", total=state.rounds or None)
         for line in job.lines():
             finished = _finished_round(line)
             if finished is not None:
-                progress.update(bar, completed=finished.round, description=f"{job.name}: {_scores(finished)}")
+                progress.update(
+                    bar, completed=finished.round, description=printable(f"{job.name}: {_scores(finished)}")
+                )
             elif all_needed and line.kind == SITE_LOST_KIND:
                 job.abort(line.text)
                 raise RunError(f"job {job.name} cannot continue: {line.text}")
             elif line.kind in (LOG_KIND, SITE_LOST_KIND) and shown:
-                text = f"{line.source}: {line.text}"
+                text = printable(f"{line.source}: {line.text}")
                 progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
     state = job.state()
     if state.status != "finished":
@@ -46,10 +49,11 @@ class LogFormatter:
         self._rejected: set[int] = set()
 
     def format(self, line: LogLine) -> str | None:
-        """The line as people read it; None for what only programs read."""
-        if line.kind == EVENT_KIND:
-            return self._format_event(decode_event(line.text.encode()))
-        return f"{line.source}: {line.text}"
+        """The line as people read it, fit for a terminal; None for what only programs read."""
+        if line.kind != EVENT_KIND:
+            return printable(f"{line.source}: {line.text}")
+        text = self._format_event(decode_event(line.text.encode()))
+        return None if text is None else printable(text)
 
     def _format_event(self, event: AnyEvent) -> str | None:
         if isinstance(event, Evaluated):

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from winnow.core import ConfigError, DataError, OwnCodeError, WinnowError
+from winnow.core import ConfigError, DataError, ModelError, OwnCodeError, WinnowError
+from winnow.core.errors import first_line
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.jobs.ipc_channel import Channel
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
@@ -68,10 +69,19 @@ def redacted_error(error: Exception) -> str:
         write(text)
     if isinstance(error, OwnCodeError):
         return f"{error.place}; {SEE_SITE_LOG}"
+    if isinstance(error, ModelError) and (cause := _own_cause(error)) is not None:
+        kind, quoted = type(cause).__name__, first_line(cause)
+        return f"{str(error).replace(quoted, kind) if quoted in str(error) else kind}; {SEE_SITE_LOG}"
     if isinstance(error, WinnowError) and not isinstance(error, DataError):
         return str(error)
     what = "the site's data do not match its configuration" if isinstance(error, DataError) else type(error).__name__
     return f"{what}; {SEE_SITE_LOG}"
+
+
+def _own_cause(error: BaseException) -> BaseException | None:
+    """The error in a model or a loss of the job's own that this one quotes: it was given samples, and may tell them."""
+    cause = error.__cause__
+    return _own_cause(cause) if isinstance(cause, WinnowError) else cause
 
 
 def run_job(

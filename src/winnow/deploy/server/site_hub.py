@@ -108,7 +108,10 @@ class SiteHub:
         session.connect(connection)
         session.mark_seen(self._clock())
         log.info(
-            "site %s connected (Winnow %s, data: %s)", peer.name, hello.winnow_version, ", ".join(hello.data) or "none"
+            "site %s connected (Winnow %s, data: %s)",
+            peer.name,
+            one_line(hello.winnow_version),
+            ", ".join(hello.data) or "none",
         )
         self.listener.sites_changed()
         return Welcome(protocol=max(common), session=connection.id, heartbeat=self._config.heartbeat)

@@ -44,13 +44,14 @@ class EquivalenceCheck:
         cls, module: nn.Module, x: Tensor, y: Tensor, loss: Loss, precision: Precision = "float32"
     ) -> "EquivalenceCheck":
         own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-        reason = ""
+        failed: Exception | None = None
         for dtype in (torch.float64, own):
             try:
                 return replace(cls._in_precision(dtype, module, x, y, loss), precision=precision)
             except Exception as error:  # a user's model may fail in any way
-                reason = first_line(error)
-        raise ModelError(f"the model cannot be trained: {reason}")
+                failed = error
+        assert failed is not None
+        raise ModelError(f"the model cannot be trained: {first_line(failed)}") from failed
 
     @classmethod
     def _in_precision(
