@@ -273,7 +273,8 @@ def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
-        if current_context() is not None:  # in a job, data are what sites have under that name
+        context = current_context()
+        if context is not None and not context.has_data_files:  # in a job, data are what sites have under that name
             return None, {"name": name_from_file(path) if own_file_type(path) else str(data), "path": None}
         if path.is_dir() and str(data) not in KNOWN_SETS:
             return None, {"path": str(data), "name": name_from_file(path), "clients": count_clients(path)}

@@ -202,6 +202,14 @@ def test_columns_in_other_units_are_noticed_and_unlike_ones_are_not(
     assert found == ({} if power is None else {0: power})
 
 
+def test_what_is_filled_in_does_not_hide_other_units(tmp_path: Path) -> None:
+    rows = [("a", "ward", "outcome"), (108.0, "a", "home"), *(("", "a", "home") for _ in range(20))]
+    column = Column(name="a", shift=6.0, width=2.0, fill=6.0, marks_missing=True)
+    stated = Preprocessing(columns=(column,), classes=STATED.classes)
+    data = load_site_data("stays", table(csv(tmp_path / "a.csv", rows)), seed=0, stated=stated)
+    assert unlike_columns(data) == {0: 4}
+
+
 def test_tables_without_a_stated_preprocessing_are_not_used_without_a_word() -> None:
     tables = JobSite(site="a", first_client=0, data=DataDescription(sizes=[3], columns="digest"))
     arrays = JobSite(site="b", first_client=3, data=DataDescription(sizes=[3]))

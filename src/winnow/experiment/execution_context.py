@@ -5,7 +5,7 @@ and takes part in the job instead of simulating it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from winnow.core import AnyEvent
 
@@ -20,6 +20,9 @@ OnEvent: TypeAlias = Callable[[AnyEvent], object]
 
 class ExecutionContext(Protocol):
     """The role of this process in a job."""
+
+    has_data_files: ClassVar[bool] = False
+    """Whether files that the program names are here: they are on the author's machine, and not at the parties."""
 
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         """Take part in an experiment."""

@@ -26,7 +26,7 @@ from winnow.config.compatibility_checks import (
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
+from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import listed
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
@@ -258,7 +258,7 @@ def _naming_features(preprocessing: Preprocessing) -> Iterator[None]:
         yield
     except ModelError as error:
         columns, features = len(preprocessing.columns), preprocessing.features
-        if columns == len(features) or isinstance(error, OwnCodeError):
+        if columns == len(features) or "does not accept" not in str(error):
             raise
         made = f"{columns} columns of the data make {len(features)} features ({listed(features)})"
         raise ModelError(f"{error}; {made}") from error

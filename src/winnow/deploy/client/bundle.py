@@ -115,6 +115,8 @@ class _CapturedError(BaseException):
 class _CapturingContext(ExecutionContext):
     """A context in which `winnow.run` and `winnow.run_workflow` only record what they were asked to run."""
 
+    has_data_files = True
+
     def run_experiment(self, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> NoReturn:
         if inputs.dataset is not None:
             raise ConfigError(

@@ -60,6 +60,8 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     else:
         for line in (plan.notice, *unit_lines(members, experiment.data.preprocessing)):
             run.log_line(line)
+        if experiment.data.local_test and not tested.any():
+            run.log_line("data.local_test has no effect: it is for sites to hold rows out (local_test in site.toml)")
     run.execute(
         training,
         on_event,

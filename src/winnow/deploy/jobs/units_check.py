@@ -31,7 +31,9 @@ def unlike_columns(data: SiteData) -> dict[int, int]:
     for number, column in enumerate(data.preprocessing.columns):
         scaled = (column.shift, column.width) != (0.0, 1.0)
         if isinstance(clients, ClientData) and column.kind == "number" and scaled:
-            power = _power_between(clients.x[clients.rows, place].astype(np.float64), column)
+            features = clients.x[clients.rows, place].astype(np.float64)
+            observed = clients.x[clients.rows, place + 1] == 0 if column.marks_missing else slice(None)
+            power = _power_between(features[observed], column)
             if power:
                 found[number] = max(-MAX_POWER, min(MAX_POWER, power))
         place += len(column.features)
