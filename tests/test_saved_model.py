@@ -240,6 +240,13 @@ def test_a_description_that_lies_is_refused_in_one_line(saved: Path, lie: Callab
     assert len(str(refused.value)) < 1_000
 
 
+@pytest.mark.parametrize("shape", [[2**31] * 3, [2**31, 2**31, 2]])
+def test_a_sample_whose_size_overflows_is_too_large(saved: Path, shape: list[int]) -> None:
+    edited(saved, set_to(shape, "sample_shape"))
+    with pytest.raises(RunError, match="a sample is too large"):
+        winnow.load(saved)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b"{}"])
 def test_a_description_that_is_none_is_refused_in_one_line(saved: Path, content: bytes) -> None:
     (saved / "model.json").write_bytes(content)
