@@ -376,6 +376,28 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class CountsRows(nn.Module):
+    """A trace keeps the number of rows that it saw as a constant, and is right for no other number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(x) * torch.tensor([1.0, float(len(x))])
+        return outputs
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_failed_export_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_text("of yesterday")
+    with pytest.raises(ModelError, match="does not give the outputs of this one"):
+        replace(numbers_model().saved, model=CountsRows()).export_torchscript(path)
+    assert path.read_text() == "of yesterday"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
