@@ -89,6 +89,14 @@ def test_a_missing_column_is_named(result: winnow.Result) -> None:
         result.predict(patients()[["age", "ward"]])
 
 
+def test_predictions_do_not_depend_on_what_is_done_to_the_model() -> None:
+    result = numbers_model(model=nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2)))
+    x = np.random.default_rng(2).normal(size=(50, 3))
+    before = result.predict_proba(x)
+    result.model.train()
+    np.testing.assert_array_equal(result.predict_proba(x), before)
+
+
 def test_what_a_model_lacks_that_clients_keep_is_said() -> None:
     result = numbers_model(algorithm="fedrep", model="mlp")
     with pytest.raises(ModelError, match=r"stay with each client.*result\.personal"):
