@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -424,6 +425,47 @@ def test_rows_of_a_file_are_predicted_beside_what_they_were(
     np.testing.assert_allclose(written["probability ill"], result.predict_proba(table)[:, 0])
 
 
+def test_blank_lines_do_not_move_predictions_to_other_rows(
+    saved: Path, result: winnow.Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text('age,glucose,ward\n71,12000,north\n   \n20, 5000 ,"so\n\nuth"\n\n75,12500,south\n')
+    done = call(capsys, "predict", saved, rows)
+    assert done.code == 0, done.err
+    expected = result.predict(
+        {"age": [71, 20, 75], "glucose": [12_000, 5_000, 12_500], "ward": ["north", "?", "south"]}
+    )
+    assert set(expected) == {"ill", "well"}
+    assert list(csv.reader(done.out.splitlines(keepends=True)))[1:] == [
+        ["71", "12000", "north", expected[0]],
+        ["20", " 5000 ", "so\n\nuth", expected[1]],
+        ["75", "12500", "south", expected[2]],
+    ]
+
+
+def test_a_quoted_empty_cell_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = winnow.run(data=patients()[["age", "diagnosis"]], targets=["diagnosis"], rounds=2, progress=False)
+    rows = tmp_path / "rows.csv"
+    rows.write_text('age\n71\n""\n20\n')
+    done = call(capsys, "predict", result.save(tmp_path / "saved"), rows)
+    assert done.code == 0, done.err
+    predicted = result.predict({"age": [71.0, np.nan, 20.0]})
+    lines = list(csv.reader(done.out.splitlines()))
+    assert lines[1:] == [["71", predicted[0]], ["", predicted[1]], ["20", predicted[2]]]
+
+
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(saved: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age,glucose,ward\n71,12000,north\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "winnow.cli", "predict", saved, rows]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
 def test_parquet_rows_make_a_parquet_file(
     saved: Path, result: winnow.Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -449,13 +491,21 @@ def test_a_run_is_predicted_with_and_exported_by_command(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("rows.txt", "rows come in .csv"), ("none.csv", "there is no file"), ("short.csv", "has no column 'age'")],
+    [
+        ("rows.txt", "rows come in .csv"),
+        ("none.csv", "there is no file"),
+        ("short.csv", "has no column 'age'"),
+        ("done.csv", "already has a column 'prediction'"),
+        ("quoted.csv", "data row 2 has 1 cells but the header has 3"),
+    ],
 )
 def test_a_mistake_is_one_line(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
 ) -> None:
     (tmp_path / "rows.txt").write_text("age\n1\n")
     (tmp_path / "short.csv").write_text("glucose,ward\n1,north\n")
+    (tmp_path / "done.csv").write_text("age,glucose,ward,prediction\n71,12000,north,ill\n")
+    (tmp_path / "quoted.csv").write_text('age,glucose,ward\n71,12000,north\n""\n')
     done = call(capsys, "predict", saved, tmp_path / name)
     assert done.code == 2
     assert reason in done.err
