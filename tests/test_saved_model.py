@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,6 +90,14 @@ def test_a_regression_answers_in_its_own_units() -> None:
 def test_a_missing_column_is_named(result: winnow.Result) -> None:
     with pytest.raises(WinnowError, match="has no column 'glucose'"):
         result.predict(patients()[["age", "ward"]])
+
+
+def test_predictions_do_not_depend_on_what_is_done_to_the_model() -> None:
+    result = numbers_model(model=nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2)))
+    x = np.random.default_rng(2).normal(size=(50, 3))
+    before = result.predict_proba(x)
+    result.model.train()
+    np.testing.assert_array_equal(result.predict_proba(x), before)
 
 
 def test_what_a_model_lacks_that_clients_keep_is_said() -> None:
@@ -244,6 +253,13 @@ def test_a_description_that_lies_is_refused_in_one_line(saved: Path, lie: Callab
     assert str(saved) in str(refused.value) or "rows" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize("shape", [[2**31] * 3, [2**31, 2**31, 2]])
+def test_a_sample_whose_size_overflows_is_too_large(saved: Path, shape: list[int]) -> None:
+    edited(saved, set_to(shape, "sample_shape"))
+    with pytest.raises(RunError, match="a sample is too large"):
+        winnow.load(saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b"{}"])
@@ -410,6 +426,28 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class CountsRows(nn.Module):
+    """A trace keeps the number of rows that it saw as a constant, and is right for no other number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(x) * torch.tensor([1.0, float(len(x))])
+        return outputs
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_failed_export_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_text("of yesterday")
+    with pytest.raises(ModelError, match="does not give the outputs of this one"):
+        replace(numbers_model().saved, model=CountsRows()).export_torchscript(path)
+    assert path.read_text() == "of yesterday"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
@@ -426,6 +464,47 @@ def test_rows_of_a_file_are_predicted_beside_what_they_were(
     assert call(capsys, "predict", saved, rows, "--out", out, "--probabilities").code == 0
     written = pd.read_csv(out)
     np.testing.assert_allclose(written["probability ill"], result.predict_proba(table)[:, 0])
+
+
+def test_blank_lines_do_not_move_predictions_to_other_rows(
+    saved: Path, result: winnow.Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text('age,glucose,ward\n71,12000,north\n   \n20, 5000 ,"so\n\nuth"\n\n75,12500,south\n')
+    done = call(capsys, "predict", saved, rows)
+    assert done.code == 0, done.err
+    expected = result.predict(
+        {"age": [71, 20, 75], "glucose": [12_000, 5_000, 12_500], "ward": ["north", "?", "south"]}
+    )
+    assert set(expected) == {"ill", "well"}
+    assert list(csv.reader(done.out.splitlines(keepends=True)))[1:] == [
+        ["71", "12000", "north", expected[0]],
+        ["20", " 5000 ", "so\n\nuth", expected[1]],
+        ["75", "12500", "south", expected[2]],
+    ]
+
+
+def test_a_quoted_empty_cell_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = winnow.run(data=patients()[["age", "diagnosis"]], targets=["diagnosis"], rounds=2, progress=False)
+    rows = tmp_path / "rows.csv"
+    rows.write_text('age\n71\n""\n20\n')
+    done = call(capsys, "predict", result.save(tmp_path / "saved"), rows)
+    assert done.code == 0, done.err
+    predicted = result.predict({"age": [71.0, np.nan, 20.0]})
+    lines = list(csv.reader(done.out.splitlines()))
+    assert lines[1:] == [["71", predicted[0]], ["", predicted[1]], ["20", predicted[2]]]
+
+
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(saved: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age,glucose,ward\n71,12000,north\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "winnow.cli", "predict", saved, rows]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == ""
 
 
 def test_parquet_rows_make_a_parquet_file(
@@ -453,13 +532,21 @@ def test_a_run_is_predicted_with_and_exported_by_command(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("rows.txt", "rows come in .csv"), ("none.csv", "there is no file"), ("short.csv", "has no column 'age'")],
+    [
+        ("rows.txt", "rows come in .csv"),
+        ("none.csv", "there is no file"),
+        ("short.csv", "has no column 'age'"),
+        ("done.csv", "already has a column 'prediction'"),
+        ("quoted.csv", "data row 2 has 1 cells but the header has 3"),
+    ],
 )
 def test_a_mistake_is_one_line(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
 ) -> None:
     (tmp_path / "rows.txt").write_text("age\n1\n")
     (tmp_path / "short.csv").write_text("glucose,ward\n1,north\n")
+    (tmp_path / "done.csv").write_text("age,glucose,ward,prediction\n71,12000,north,ill\n")
+    (tmp_path / "quoted.csv").write_text('age,glucose,ward\n71,12000,north\n""\n')
     done = call(capsys, "predict", saved, tmp_path / name)
     assert done.code == 2
     assert reason in done.err

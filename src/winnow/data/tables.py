@@ -128,6 +128,23 @@ class CsvTable:
             held = {}
         return [held[name] if name in held else self.column(name) for name in names]
 
+    def raw_rows(self) -> Iterator[list[str]]:
+        """The header, then the cells of each row, as they are: slow, and right. A blank line is no row."""
+        text: list[str] = []
+
+        def lines() -> Iterator[str]:
+            for line in self._lines():
+                text.append(line)
+                yield line
+
+        try:
+            for number, row in enumerate(csv.reader(lines())):
+                if number == 0 or not "".join(text).isspace():
+                    yield row
+                text.clear()
+        except csv.Error as error:
+            raise self._unreadable(error) from error
+
     def _read(self, columns: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
         return np.loadtxt(
             (line for line in islice(self._lines(), 1, None) if not line.isspace()),
@@ -154,17 +171,10 @@ class CsvTable:
             raise self._unreadable(error) from error
 
     def _rows(self) -> Iterator[list[str]]:
-        """Cell by cell, quotes understood: slow, and right."""
-        try:
-            for row in csv.reader(self._lines()):
-                yield [cell.strip() for cell in row]
-        except csv.Error as error:
-            raise self._unreadable(error) from error
+        return ([cell.strip() for cell in row] for row in self.raw_rows())
 
     def _cells(self) -> Iterator[list[str]]:
-        rows = self._rows()
-        next(rows, None)
-        return (row for row in rows if row not in ([], [""]))
+        return islice(self._rows(), 1, None)
 
     def _check_widths(self) -> None:
         """Every row has as many cells as the header. Counting commas settles it, unless something is quoted."""

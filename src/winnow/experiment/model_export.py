@@ -55,12 +55,16 @@ def export_onnx(saved: "SavedModel", path: Path) -> Path:
         )
         assert program is not None
         program.model.metadata_props["winnow"] = _description(saved)
+
+        def write(temporary: Path) -> None:
+            program.save(str(temporary))
+            session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
+            tried = _samples(saved, TRIED_ROWS)
+            found = session.run(None, {name: tensor.numpy() for name, tensor in tried.items()})[0]
+            _compare(found, graph(*tried.values()))
+
         with one_line_errors(path):
-            write_atomically(path, lambda temporary: program.save(str(temporary)))
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        tried = _samples(saved, TRIED_ROWS)
-        found = session.run(None, {name: tensor.numpy() for name, tensor in tried.items()})[0]
-        _compare(path, found, graph(*tried.values()))
+            write_atomically(path, write)
     return path
 
 
@@ -71,11 +75,15 @@ def export_torchscript(saved: "SavedModel", path: Path) -> Path:
             graph, tuple(samples.values()), check_trace=False
         )
         extra = {"winnow.json": _description(saved)}
+
+        def write(temporary: Path) -> None:
+            torch.jit.save(traced, str(temporary), _extra_files=extra)
+            tried = tuple(_samples(saved, TRIED_ROWS).values())
+            again = torch.jit.load(str(temporary))  # type: ignore[no-untyped-call]
+            _compare(again(*tried).numpy(), graph(*tried))
+
         with one_line_errors(path):
-            write_atomically(path, lambda temporary: torch.jit.save(traced, str(temporary), _extra_files=extra))
-        tried = tuple(_samples(saved, TRIED_ROWS).values())
-        again = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
-        _compare(path, again(*tried).numpy(), graph(*tried))
+            write_atomically(path, write)
     return path
 
 
@@ -209,9 +217,8 @@ def _description(saved: "SavedModel") -> str:
     )
 
 
-def _compare(path: Path, found: NDArray[Any], expected: Tensor) -> None:
+def _compare(found: NDArray[Any], expected: Tensor) -> None:
     if not np.allclose(found, expected.numpy(), rtol=TOLERANCE, atol=TOLERANCE):
-        path.unlink()
         raise ModelError("the exported model does not give the outputs of this one; it may branch on its inputs")
 
 

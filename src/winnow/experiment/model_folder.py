@@ -5,6 +5,7 @@ then types, then names and shapes against the model that is built here, then the
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -177,7 +178,7 @@ def _without_paths(settings: ModelSettings) -> dict[str, Any]:
 def _check_together(folder: Path, description: ModelDescription, preprocessing: Preprocessing) -> None:
     shape, outputs = tuple(description.sample_shape), description.outputs
     wrong = None
-    if torch.Size(shape).numel() > MAX_SAMPLE:
+    if math.prod(shape) > MAX_SAMPLE:  # not torch's, which overflows
         wrong = "a sample is too large"
     elif preprocessing.columns and shape != (len(preprocessing.features),):
         wrong = f"the columns make {len(preprocessing.features)} features, the model takes {shape}"

@@ -1,18 +1,17 @@
 """Predictions for the rows of a file, written beside the rows: CSV for CSV, Parquet for Parquet."""
 
 import csv
-import gzip
-import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from numpy.typing import NDArray
 
-from winnow.core import DataError
+from winnow.core import DataError, RunError
 from winnow.data.file_formats import own_file_type, read_npz
-from winnow.data.tables import open_table
+from winnow.data.tables import CsvTable, open_table
 from winnow.experiment.saved_model import SavedModel
 from winnow.runs.atomic_write import one_line_errors, write_atomically
 
@@ -33,14 +32,17 @@ def predict_file(saved: SavedModel, rows: Path, out: Path | None, *, probabiliti
     if out is not None and not parquet and own_file_type(out) != ".csv":
         raise DataError(f"--out: the output of {rows.name} is CSV; give a name that ends in .csv")
     given: Any = read_npz(rows, ["x"])["x"] if kind == ".npz" else open_table(rows)
+    if kind != ".npz" and PREDICTION in given.columns:
+        raise DataError(f"{rows} already has a column '{PREDICTION}'; rename or remove it first")
     added = _predictions(saved, given, probabilities=probabilities)
-    with one_line_errors(rows):
-        if out is not None and parquet:
+    if out is None:
+        _print_csv(given, added)
+        return
+    with one_line_errors(out):
+        if parquet:
             _write_parquet(rows, out, added)
-        elif out is not None:
-            write_atomically(out, lambda temporary: _write_csv_file(temporary, rows, added))
         else:
-            _write_csv(sys.stdout, rows, added)
+            write_atomically(out, lambda temporary: _write_csv_file(temporary, given, added))
 
 
 def _predictions(saved: SavedModel, given: Any, *, probabilities: bool) -> Columns:
@@ -60,25 +62,29 @@ def _predictions(saved: SavedModel, given: Any, *, probabilities: bool) -> Colum
     return added
 
 
-def _write_csv_file(path: Path, rows: Path, added: Columns) -> None:
+def _print_csv(given: Any, added: Columns) -> None:
+    try:
+        _write_csv(sys.stdout, given, added)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as head has: the command ends quietly
+        raise
+    except OSError as error:
+        raise RunError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def _write_csv_file(path: Path, given: Any, added: Columns) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        _write_csv(file, rows, added)
+        _write_csv(file, given, added)
 
 
-def _write_csv(file: TextIO, rows: Path, added: Columns) -> None:
+def _write_csv(file: TextIO, given: Any, added: Columns) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    lines = iter([[]]) if own_file_type(rows) == ".npz" else _csv_rows(rows)
+    count = len(next(iter(added.values())))
+    lines: Iterator[list[str]] = given.raw_rows() if isinstance(given, CsvTable) else repeat([], count + 1)
     writer.writerow([*next(lines), *added])
-    predicted: Iterable[Sequence[Any]] = zip(*(values.tolist() for values in added.values()), strict=True)
-    for values in predicted:
-        writer.writerow([*next(lines, []), *values])
-
-
-def _csv_rows(path: Path) -> Iterator[list[str]]:
-    """The cells as they are, but for empty lines."""
-    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stored:
-        file = io.TextIOWrapper(cast(io.BufferedReader, stored), encoding="utf-8-sig", newline="")
-        yield from (row for row in csv.reader(file) if row not in ([], [""]))
+    predicted: Iterable[tuple[Any, ...]] = zip(*(values.tolist() for values in added.values()), strict=True)
+    for cells, values in zip(lines, predicted, strict=True):
+        writer.writerow([*cells, *values])
 
 
 def _write_parquet(rows: Path, out: Path, added: Columns) -> None:

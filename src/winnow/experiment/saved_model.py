@@ -218,12 +218,12 @@ def trained_model(
     sizes: DataSizes,
     made: Provenance,
 ) -> SavedModel:
-    """The best model of a run that has just ended."""
+    """The best model of a run that has just ended: a copy, as predictions must not depend on what is done to it."""
     if plan.classes is None and not preprocessing.targets:
         targets = tuple(TargetSpec() for _ in range(plan.outputs))
         preprocessing = preprocessing.model_copy(update={"targets": targets})
     return SavedModel(
-        model=own_module(module),
+        model=deepcopy(own_module(module)).eval(),
         output=module.output if isinstance(module, AdaptedModel) else None,
         preprocessing=preprocessing,
         settings=experiment.model,

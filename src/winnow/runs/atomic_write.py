@@ -45,7 +45,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:  # on a full disk, what was written of it would stand in the way of everything else
+    except BaseException:  # on a full disk, what was written of it would stand in the way of everything else
         with suppress(OSError):
             temporary.unlink()
         raise
