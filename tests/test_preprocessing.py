@@ -192,6 +192,15 @@ def test_too_many_categories():
         from_frame(columns, targets="y")
 
 
+def test_infinity_among_numbers_that_are_categories():
+    columns = {"room": [1.0, np.inf, 2.0, np.nan], "y": [0, 1, 0, 1]}
+    with pytest.raises(DataError, match="column 'room', data row 2 is inf; correct it or empty that cell"):
+        from_frame(columns, targets="y", categorical=["room"])
+    fitted = from_frame({**columns, "room": [1.0, 2.5, 2.0, np.nan]}, targets="y", categorical=["room"]).preprocessing
+    assert fitted.features == ("room = 1", "room = 2", "room = 2.5", "room = other")
+    assert fitted.transform(columns).argmax(axis=1).tolist() == [0, 3, 1, 3]
+
+
 def test_labels_keep_their_names():
     for y in ([0, 2, 2, 0], [-1, 1, 1, -1], [True, False, False, True], ["b", "a", "a", "b"]):
         data = from_arrays(np.eye(4), y, scale="none")

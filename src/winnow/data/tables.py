@@ -69,8 +69,8 @@ def check_complete(values: NDArray[Any], column: str, where: str) -> NDArray[Any
 def as_text(values: NDArray[Any]) -> NDArray[np.str_]:
     """Categories and labels as a configuration writes them: 1.0 is 1, and a missing value is empty."""
     if values.dtype.kind == "f":
-        whole = [str(int(each)) if each == int(each) else str(each) for each in np.where(np.isnan(values), 0.5, values)]
-        return np.where(np.isnan(values), "", np.array(whole, np.str_))
+        texts = [str(int(each)) if each.is_integer() else str(each) for each in values]
+        return np.where(np.isnan(values), "", np.array(texts, np.str_))
     return np.array(["" if each is None else str(each) for each in values.tolist()], np.str_)
 
 
