@@ -259,6 +259,7 @@ def test_a_transformer_with_a_dict_of_outputs_tags_sequences() -> None:
     result = winnow.run(model=model, **settings | {"rounds": 6})
     assert type(result.model) is Tagger
     assert result.best > 0.95
+    assert result.classes == tuple(range(len(result.confusion)))
     with pytest.raises(winnow.WinnowError, match="sequences as targets need outputs"):
         winnow.run(model={"name": "lstm", "vocabulary": 20}, **settings)
 

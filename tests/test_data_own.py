@@ -200,6 +200,18 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     assert re.search(r"need pyarrow: pip install .*\[parquet\]", refusal(path=path, targets=("y",)))
 
 
+def test_labels_and_owners_of_a_csv_file_may_be_called_none_or_na(tmp_path):
+    rows = "age,city,label\n31,NA,None\n47,Ulm,mild\n52,NA,null\n60,null,mild\n"
+    data = load(DataSettings(path=write(tmp_path, "t.csv", rows), targets="label", owner="city", scale="none"))
+    assert data.preprocessing.classes == ("None", "mild", "null")
+    assert (data.owner_names, data.owners.tolist()) == (("NA", "Ulm", "null"), [0, 1, 0, 2])
+    both = write(tmp_path, "both.csv", "age,label\n31,None\n47,NA\n52,None\n")
+    assert load(DataSettings(path=both, targets="label")).preprocessing.classes == ("NA", "None")
+    for name, cells in (("empty.csv", "no\n47,\n52,None\n"), ("number.csv", "1\n47,NA\n52,0\n")):
+        path = write(tmp_path, name, f"age,label\n31,{cells}")
+        assert "column 'label', data row 2 is empty" in refusal(path=path, targets="label")
+
+
 def test_npz_is_read_with_its_owners(tmp_path):
     path = tmp_path / "own.npz"
     x = np.random.default_rng(0).normal(size=(4, 1, 5, 5))

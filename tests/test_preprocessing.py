@@ -18,11 +18,13 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 from torch.utils.data import Dataset
 
 import winnow
+from winnow.config.resolve import resolve
 from winnow.core import DataError
 from winnow.data import DataSettings, InputSpec, Preprocessing, federate, from_arrays, from_frame, from_torch, load
 from winnow.data.preprocessing import Column, TargetSpec
 
 ROWS = 60
+MODEL = {"model": {"name": "linear"}, "local": {"name": "sgd"}}
 
 
 def patients(seed=0, rows=ROWS):
@@ -188,6 +190,15 @@ def test_too_many_categories():
     columns = {"id": [f"patient {each}" for each in range(101)], "y": [0] * 101}
     with pytest.raises(DataError, match="column 'id' has 101 categories, more than 100; group them"):
         from_frame(columns, targets="y")
+
+
+def test_infinity_among_numbers_that_are_categories():
+    columns = {"room": [1.0, np.inf, 2.0, np.nan], "y": [0, 1, 0, 1]}
+    with pytest.raises(DataError, match="column 'room', data row 2 is inf; correct it or empty that cell"):
+        from_frame(columns, targets="y", categorical=["room"])
+    fitted = from_frame({**columns, "room": [1.0, 2.5, 2.0, np.nan]}, targets="y", categorical=["room"]).preprocessing
+    assert fitted.features == ("room = 1", "room = 2", "room = 2.5", "room = other")
+    assert fitted.transform(columns).argmax(axis=1).tolist() == [0, 3, 1, 3]
 
 
 def test_labels_keep_their_names():
@@ -384,6 +395,53 @@ def test_an_owner_in_a_configuration_means_the_same():
     assert (settings.partition.name, settings.clients) == ("natural", 0)
     settings = DataSettings(name="x", path="x.csv", targets="y", owner="ward", partition="iid", clients=4)
     assert (settings.partition.name, settings.clients) == ("iid", 4)
+
+
+@pytest.mark.parametrize(
+    ("in_file", "beside", "partition", "clients"),
+    [
+        ({}, {}, "iid", 50),
+        ({"owner": "hospital"}, {}, "natural", 0),
+        ({"owner": "hospital", "clients": 2}, {}, "natural", 2),
+        ({"owner": "hospital"}, {"partition": "iid"}, "iid", 50),
+        ({"clients": 2}, {"owner": "hospital"}, "natural", 2),
+        ({"partition": "iid", "clients": 3}, {"owner": "hospital"}, "iid", 3),
+        (None, {}, "iid", 20),
+        (None, {"owner": "hospital"}, "natural", 0),
+        (None, {"owner": "hospital", "clients": 2}, "natural", 2),
+        (None, {"owner": "hospital", "partition": "dirichlet"}, "dirichlet", 20),
+    ],
+)
+def test_whose_clients_are_is_one_rule_in_files_on_the_command_line_and_in_python(
+    in_file, beside, partition, clients, tmp_path
+):
+    """`in_file` is a configuration's [data], None without one; `beside` is what --set or Python adds."""
+    path = tmp_path / "own.csv"
+    pd.DataFrame(patients()).to_csv(path, index=False)
+    own = {"path": str(path), "targets": "outcome"}
+    config = None if in_file is None else {**MODEL, "data": {**own, **in_file}}
+    sets = [f"data.{key}={value}" for key, value in {"targets": "outcome", **beside}.items()]
+    ways = [resolve(config or path, sets=sets).data]
+    if clients != 50:  # more than there are rows
+        ways.append(winnow.run(config, data=path, targets="outcome", **beside, rounds=1).experiment.data)
+        ways.append(winnow.run(config, data={**own, **beside}, rounds=1).experiment.data)
+    assert {(way.partition.name, way.clients) for way in ways} == {(partition, clients)}
+
+
+@pytest.mark.parametrize(
+    ("config", "beside", "partition", "clients"),
+    [
+        (None, {}, "natural", 0),
+        (None, {"clients": 1}, "natural", 1),
+        (None, {"partition": "dirichlet"}, "dirichlet", 20),
+        ({**MODEL, "data": {"partition": "iid", "clients": 3}}, {}, "iid", 3),
+        ({**MODEL, "data": {"clients": 2}}, {}, "natural", 2),
+    ],
+)
+def test_owners_of_a_data_set_follow_the_same_rule(config, beside, partition, clients):
+    data = winnow.data.from_arrays(np.tile(np.eye(20), (20, 1)), [0, 1] * 200, owners=[7] * 200 + [9] * 200)
+    settings = winnow.run(config, data=data, **beside, rounds=1).experiment.data
+    assert (settings.partition.name, settings.clients) == (partition, clients)
 
 
 # a preprocessing that is stated

@@ -51,8 +51,6 @@ ModelArgument: TypeAlias = Any
 """A module, a model by name, its settings, or a scikit-learn estimator: of what class these are is not known here."""
 LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
 
-ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
-
 DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
 
 
@@ -100,7 +98,7 @@ def run(
     settings    sections and keys of the configuration, see the head of this module
     """
     given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
-    options = {**given.sections, "seed": seed, "rounds": rounds, "target": target}
+    options = {**given.sections, "seed": seed, "rounds": rounds, "target": target, "has_owners": given.has_owners}
     experiment = with_algorithm(_table(config), algorithm, **options)
     folder, console = None if out is None else Path(out), _console(progress)
     return _execute(experiment, given, folder, resume=resume, rounds=rounds, console=console)
@@ -132,7 +130,7 @@ def compare(
     each run, the table and the joint report.
     """
     given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
-    options = {**given.sections, "rounds": rounds, "target": target}
+    options = {**given.sections, "rounds": rounds, "target": target, "has_owners": given.has_owners}
     experiments = experiment_grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
     folder, console = None if out is None else Path(out), _console(progress)
     if folder is not None and current_context() is None:
@@ -155,6 +153,10 @@ class _RunArguments:
     inputs: RunInputs
     data: OwnData | None
     sections: dict[str, Any]
+
+    @property
+    def has_owners(self) -> bool:
+        return isinstance(self.data, DataSet) and self.data.owner_names is not None
 
     def inputs_for(self, experiment: Experiment) -> RunInputs:
         """What one run gets: data as its settings say, and a module of its own."""
@@ -260,8 +262,6 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
     of_data = {name: value for name, value in settings.items() if name in DATA_KEYS}
-    if of_data.get("owner") is not None and "partition" not in of_data:
-        of_data = {**ONE_CLIENT_AN_OWNER, **of_data}
     return {**sections, "data": of_data} if of_data else sections
 
 
@@ -283,8 +283,7 @@ def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
             "path": None,
         }
     if isinstance(data, DataSet):
-        owners = {} if data.owner_names is None else ONE_CLIENT_AN_OWNER
-        return data, {"name": data.name, "path": None, **owners}
+        return data, {"name": data.name, "path": None}
     if isinstance(data, OnDemand):
         return data, {"name": data.name, "path": None, "clients": data.clients}
     if isinstance(data, tuple) and len(data) == 2:

@@ -11,21 +11,14 @@ from winnow.data.tables import open_table
 
 TARGETS = "data.targets"
 COLUMNS_SHOWN = 12
-ONE_CLIENT_AN_OWNER = ("data.partition=natural", "data.clients=0")
 
 
 def with_targets(sets: Sequence[str], targets: str | None, command: str, source: str) -> tuple[str, ...]:
-    """The settings of the command line with those of --targets; a table without either is refused.
-
-    In a table with an owner column every owner is a client, unless the settings partition it otherwise.
-    """
-    keys = {each.partition("=")[0].strip() for each in sets}
-    is_data = own_file_type(Path(source)) is not None
-    if is_data and "data.owner" in keys and keys.isdisjoint(("data.partition", "data.partition.name")):
-        sets = (*ONE_CLIENT_AN_OWNER, *sets)
+    """The settings of the command line with those of --targets; a table without either is refused."""
     if targets is not None:
         return (*sets, f"{TARGETS}={json.dumps(targets.split(','), ensure_ascii=False)}")
-    if not is_data or own_file_type(Path(source)) == ".npz" or TARGETS in keys:
+    is_table = own_file_type(Path(source)) not in (None, ".npz")
+    if not is_table or TARGETS in {each.partition("=")[0].strip() for each in sets}:
         return tuple(sets)
     if not Path(source).is_file():
         raise ConfigError(f"{source}: no such file")

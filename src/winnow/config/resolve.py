@@ -16,12 +16,13 @@ from pydantic import ValidationError
 
 from winnow.config.algorithm_variants import NamedAlgorithm, checked_overlays, find_algorithm
 from winnow.config.config_errors import config_error
-from winnow.config.defaults import defaults_for_file
+from winnow.config.defaults import DEFAULT_CLIENTS, defaults_for_file, is_without_config
 from winnow.config.plugins import load_plugins, plugin_files
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
 from winnow.data.file_formats import own_file_type
+from winnow.data.settings import settled_clients
 from winnow.learn.algorithm import Recipe
 
 TomlTable = dict[str, Any]
@@ -91,9 +92,13 @@ def resolve(
     sets: Iterable[str] = (),
     algorithm: str | None = None,
     plugins: Iterable[str | Path] = (),
+    has_owners: bool = False,
     **options: Any,
 ) -> Experiment:
-    """The checked experiment. `options` replace top-level keys where they are not None; `plugins` add to the file's."""
+    """The checked experiment. `options` replace top-level keys where they are not None; `plugins` add to the file's.
+
+    `has_owners` says that data which are passed in Python have owners.
+    """
     table, source = _with_plugins(preset_or_file, plugins)
     overlays, own_base = checked_overlays(table.pop("algorithms", {}), source), table.pop("base", None)
     overrides = _overrides(sets)
@@ -112,6 +117,10 @@ def resolve(
         layer = _with_select_table(given_layer, source)
         _drop_overridden(result, layer)
         merge_tables(result, layer)
+    data = result.get("data", {})
+    if isinstance(data, dict):
+        otherwise = DEFAULT_CLIENTS if is_without_config(preset_or_file) else None
+        result["data"] = settled_clients(data, has_owners=has_owners, otherwise=otherwise)
     return experiment_from_table(result, source)
 
 

@@ -189,6 +189,8 @@ def _fit_tokens(name: str, values: NDArray[Any], where: str) -> Column:
 
 
 def _fit_category(name: str, values: NDArray[Any], reading: Reading, where: str) -> Column:
+    if values.dtype != object:
+        check_numbers(values, name, where)
     counts = Counter(as_text(values).tolist())
     counts.pop("", None)  # missing
     categories = sorted(counts)

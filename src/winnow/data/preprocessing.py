@@ -207,6 +207,10 @@ class Preprocessing(Settings):
         """What the features of a table are called, in the order in which the model gets them."""
         return tuple(feature for column in self.columns for feature in column.features)
 
+    def labels(self, classes: int) -> Sequence[Label]:
+        """The labels of so many classes, in the order of their numbers."""
+        return range(classes) if self.classes is None else self.classes
+
     def transform(self, rows: Any, where: str = "rows") -> Features:
         """What the model gets for raw rows: a pandas or polars frame, a dict of columns or a list of dicts, arrays, and
         for several inputs a dict or tuple of arrays. Columns that were not trained on are left alone.

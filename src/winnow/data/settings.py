@@ -42,6 +42,20 @@ COLUMN_SETTINGS = ("targets", "features", "categorical", "owner")
 """Settings that name columns of a table."""
 
 
+def settled_clients(
+    table: Mapping[str, Any], *, has_owners: bool = False, otherwise: int | None = None
+) -> Mapping[str, Any]:
+    """The [data] section with the number of clients where it does not say it: a folder has so many; where rows have
+    owners and no partition is set, every owner is a client; `otherwise` so many.
+    """
+    if (has_owners or table.get("owner") is not None) and "partition" not in table:
+        return {"clients": 0, **table, "partition": {"name": "natural"}}
+    if "clients" not in table and isinstance(table.get("path"), str | Path):
+        folder = Path(table["path"]).expanduser()
+        otherwise = count_clients(folder) if folder.is_dir() else otherwise
+    return table if otherwise is None else {"clients": otherwise, **table}
+
+
 class DataSettings(Settings):
     """Which data, spread how over how many clients, spoiled how.
 
@@ -78,18 +92,8 @@ class DataSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_many_clients_as_the_folder_has(cls, table: Any) -> Any:
-        if not isinstance(table, Mapping) or "clients" in table or not isinstance(table.get("path"), str | Path):
-            return table
-        folder = Path(table["path"]).expanduser()
-        return {**table, "clients": count_clients(folder)} if folder.is_dir() else table
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_client_an_owner(cls, table: Any) -> Any:
-        if not isinstance(table, Mapping) or table.get("owner") is None or "partition" in table:
-            return table
-        return {"clients": 0, **table, "partition": NaturalPartition()}
+    def _as_many_clients_as_the_data_have(cls, table: Any) -> Any:
+        return settled_clients(table) if isinstance(table, Mapping) else table
 
     @field_validator("targets", "features", "categorical", mode="before")
     @classmethod

@@ -20,7 +20,7 @@ COLUMNS_SHOWN = 12
 ROWS_LOOKED_AT = 1000
 """So many rows tell which columns are probably numbers throughout."""
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")
-"""What a cell of a CSV file says where its value is missing."""
+"""What a cell of a CSV file says where a number or a feature is missing. Of labels and owners only "" is."""
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ class DataTable(Protocol):
         """Whole numbers where all cells are, numbers (NaN: missing), text (None: missing), or an array a row."""
 
     def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
-        """Several columns at once. Whole numbers may come as floating-point ones."""
+        """Several columns of features at once. Whole numbers may come as floating-point ones."""
 
 
 def open_table(path: Path) -> DataTable:
@@ -69,8 +69,8 @@ def check_complete(values: NDArray[Any], column: str, where: str) -> NDArray[Any
 def as_text(values: NDArray[Any]) -> NDArray[np.str_]:
     """Categories and labels as a configuration writes them: 1.0 is 1, and a missing value is empty."""
     if values.dtype.kind == "f":
-        whole = [str(int(each)) if each == int(each) else str(each) for each in np.where(np.isnan(values), 0.5, values)]
-        return np.where(np.isnan(values), "", np.array(whole, np.str_))
+        texts = [str(int(each)) if each.is_integer() else str(each) for each in values]
+        return np.where(np.isnan(values), "", np.array(texts, np.str_))
     return np.array(["" if each is None else str(each) for each in values.tolist()], np.str_)
 
 
@@ -111,12 +111,14 @@ class CsvTable:
         missing = np.isin(text, MISSING)
         if not missing.any():
             return _as_numbers(text)
-        try:
-            return np.where(missing, "nan", text).astype(np.float64)
-        except ValueError:
-            cells = text.astype(object)
-            cells[missing] = None
-            return cells
+        if not missing.all():
+            try:
+                return np.where(missing, "nan", text).astype(np.float64)
+            except ValueError:
+                pass  # text: a label may be "None", and an owner "NA"
+        cells = text.astype(object)
+        cells[text == ""] = None
+        return cells
 
     def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
         """All columns of numbers in one pass; each that looks otherwise in a pass of its own."""
@@ -126,7 +128,13 @@ class CsvTable:
             held = dict(zip(plain, self._read(plain, np.float64).T, strict=True)) if plain else {}
         except ValueError:
             held = {}
-        return [held[name] if name in held else self.column(name) for name in names]
+        return [held[name] if name in held else self._feature(name) for name in names]
+
+    def _feature(self, name: str) -> NDArray[Any]:
+        values = self.column(name)
+        if values.dtype == object:
+            values[np.isin(values.astype(np.str_), MISSING)] = None
+        return values
 
     def raw_rows(self) -> Iterator[list[str]]:
         """The header, then the cells of each row, as they are: slow, and right. A blank line is no row."""

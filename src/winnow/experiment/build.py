@@ -151,7 +151,7 @@ def prepare_run(
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
-        class_labels=federated.preprocessing.classes or range(federated.clients.classes or 0),
+        class_labels=federated.preprocessing.labels(federated.clients.classes or 0),
         sizes=DataSizes(
             clients=len(sizes),
             samples=int(sizes.sum()),

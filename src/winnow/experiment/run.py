@@ -83,7 +83,7 @@ class Result:
     @property
     def classes(self) -> tuple[Label, ...] | None:
         """The labels as the data have them, in the order of the model's outputs; None in a regression."""
-        return self.preprocessing.classes
+        return self.saved.classes
 
     @property
     def best(self) -> float | None:

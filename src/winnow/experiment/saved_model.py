@@ -60,9 +60,7 @@ class SavedModel:
     @property
     def classes(self) -> tuple[Label, ...] | None:
         """The labels in the order of the columns of `predict_proba`; None in a regression."""
-        if self.preprocessing.targets:
-            return None
-        return tuple(range(self.outputs)) if self.preprocessing.classes is None else self.preprocessing.classes
+        return None if self.preprocessing.targets else tuple(self.preprocessing.labels(self.outputs))
 
     @property
     def card(self) -> str:

@@ -141,7 +141,7 @@ class TrainingSetup:
         """The estimator with the model's parameters as they are now; None without one."""
         if self.estimator is None:
             return None
-        labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
+        labels = None if self.classes is None else self.preprocessing.labels(self.classes)
         return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
     def plan(self, sizes: NDArray[np.int64], reference: Examples) -> TrainingPlan:

@@ -185,7 +185,7 @@ def _result(
     )
     view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
     if training.outcome is not None:
-        labels = setup.preprocessing.classes or range(setup.classes or 0)
+        labels = setup.preprocessing.labels(setup.classes or 0)
         evaluation = evaluation_record(training.outcome, view.summary(), names, labels)
         run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
