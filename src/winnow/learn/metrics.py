@@ -235,7 +235,7 @@ def over_all(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
 
 
 def _called(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | float:
-    if METRICS.get(metric.name) is metric:
+    if metric.name in METRICS:  # also as `in_original_units` has it; its failure is no fault of a user
         return metric.function(outputs, targets)
     try:
         return metric.function(outputs, targets)
