@@ -268,6 +268,20 @@ def test_scores_of_reference_clients_are_those_of_all_their_samples() -> None:
     assert found["brier"] == pytest.approx(np.mean(np.sum((p - np.eye(3)[pooled.y]) ** 2, axis=1)), rel=1e-5)
 
 
+def test_a_regression_at_reference_clients_is_decided_by_an_error_in_the_units_of_the_data() -> None:
+    """Scaled targets are around 0, where the relative accuracy says nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4)).astype(np.float32)
+    data = from_arrays(x, (100 + 7 * x @ np.arange(4.0))[:, None].astype(np.float32), name="line")
+    result = run(SMALL, data, reference_clients=[1, 4])
+    clients, decode = spread(result, data).clients, result.preprocessing.decode
+    held = [clients.client(k) for k in (1, 4)]
+    y = np.concatenate([decode(own.y) for own in held])
+    found = np.concatenate([decode(outputs(result, own.x)) for own in held])
+    assert (result.plan.metric, result.plan.lower_is_better) == ("rmse", True)
+    assert result.best == pytest.approx(sklearn.mean_squared_error(y, found) ** 0.5, rel=1e-5)
+
+
 # Liars ----------------------------------------------------------------------------------------------------------------
 
 ONE = torch.eye(3, dtype=torch.int64)

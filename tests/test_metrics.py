@@ -207,7 +207,7 @@ def chosen(asked: str | None, *besides: str, classes: int | None = 3, **given: A
 def test_defaults() -> None:
     assert chosen(None) == ["accuracy"]
     assert chosen(None, classes=None) == ["r2"]
-    assert chosen(None, classes=None, by_clients=True) == ["relative-accuracy"]
+    assert chosen(None, classes=None, by_clients=True) == ["rmse"]
     assert chosen("auc", "f1", "log-loss") == ["auc", "f1", "log-loss"]
     assert chosen("accuracy", "auc", by_clients=True) == ["accuracy", "auc"], "only the one that decides is a mean"
 

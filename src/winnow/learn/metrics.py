@@ -83,7 +83,7 @@ METRICS: Mapping[str, Metric] = {
 }
 """The first that fits a task is its default."""
 
-DEFAULT_WHERE_CLIENTS_EVALUATE = {"classification": "accuracy", "regression": "relative-accuracy"}
+DEFAULT_WHERE_CLIENTS_EVALUATE = {"classification": "accuracy", "regression": "rmse"}
 
 
 def metrics_by_name(used: Iterable[Metric]) -> dict[str, Metric]:
