@@ -191,7 +191,7 @@ def run_experiment(
                 events.append(event)
             else:
                 record.record(event)
-                if isinstance(event, RoundFinished) and time.monotonic() > due:
+                if isinstance(event, RoundFinished) and _checkpoint_due(prepared, event, due):
                     due = _save(prepared, record)
             on_event(event)
         if isinstance(record, RunLabel):
@@ -284,8 +284,7 @@ def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent])
 
 
 def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
-    """Make the folder that of a finished run: the last checkpoint, the result, and the report, which may fail."""
-    _save(prepared, folder)
+    """Make the folder that of a finished run: the evaluation, the result, and the report, which may fail."""
     evaluation = _evaluation(prepared, folder.view())
     if evaluation is not None:
         folder.save_evaluation(evaluation)
@@ -303,6 +302,11 @@ def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
     if report:
         write_run_report(view)
     return view
+
+
+def _checkpoint_due(prepared: PreparedRun, event: RoundFinished, due: float) -> bool:
+    """Also after the last round: whoever adds rounds continues there, without the events that end this run."""
+    return time.monotonic() > due or event.round == prepared.training.rounds
 
 
 def _save(prepared: PreparedRun, folder: RunFolder) -> float:
