@@ -10,7 +10,7 @@ from winnow.core import Population, RoundFinished
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update import PlainUpdate
+from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.schedule import SynchronousRounds
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event
@@ -86,6 +86,12 @@ class TestEveryAlgorithm:
         expected = trained_by("loop", algorithm)
         for name, tensor in trained_by(execution, algorithm).items():
             torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(ClientUpdate.members))
+def test_a_method_says_whether_clients_have_models_of_their_own(name: str) -> None:
+    method = ClientUpdate.members[name]
+    assert method.has_personal_model == (method.personal_model is not ClientUpdate.personal_model)
 
 
 @pytest.mark.parametrize(("algorithm", "stop", "holders"), INTERRUPTED)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import winnow
 from test_report_page import fabricate, outline
-from winnow.core import ConfigError, RunError
+from winnow.core import ConfigError, Rejected, RunError
 from winnow.data import DataSet, Examples, FederatedData, federate, from_arrays
 from winnow.experiment.build import data_settings_for
 from winnow.learn.final_evaluation import MAX_CONFUSION_CLASSES
@@ -268,6 +268,20 @@ def test_scores_of_reference_clients_are_those_of_all_their_samples() -> None:
     assert found["brier"] == pytest.approx(np.mean(np.sum((p - np.eye(3)[pooled.y]) ** 2, axis=1)), rel=1e-5)
 
 
+def test_a_regression_at_reference_clients_is_decided_by_an_error_in_the_units_of_the_data() -> None:
+    """Scaled targets are around 0, where the relative accuracy says nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4)).astype(np.float32)
+    data = from_arrays(x, (100 + 7 * x @ np.arange(4.0))[:, None].astype(np.float32), name="line")
+    result = run(SMALL, data, reference_clients=[1, 4])
+    clients, decode = spread(result, data).clients, result.preprocessing.decode
+    held = [clients.client(k) for k in (1, 4)]
+    y = np.concatenate([decode(own.y) for own in held])
+    found = np.concatenate([decode(outputs(result, own.x)) for own in held])
+    assert (result.plan.metric, result.plan.lower_is_better) == ("rmse", True)
+    assert result.best == pytest.approx(sklearn.mean_squared_error(y, found) ** 0.5, rel=1e-5)
+
+
 # Liars ----------------------------------------------------------------------------------------------------------------
 
 ONE = torch.eye(3, dtype=torch.int64)
@@ -298,11 +312,14 @@ def test_a_confusion_matrix_that_counts_no_samples_is_refused(lie: str) -> None:
         ]
 
     ready.federation.handlers["evaluate-personal"] = lying
-    list(ready.training.run(ready.federation))
+    events = list(ready.training.run(ready.federation))
     outcome = ready.training.outcome
     assert outcome is not None
     assert sorted(outcome.by_client) == [0, 1, 3, 4, 5, 6, 7]
     assert "1 of 8 clients sent no valid scores" in outcome.notes
+    assert isinstance(events[-1], Rejected)
+    assert (events[-1].client, events[-1].round) == (2, 1)
+    assert "the reply's confusion matrix" in events[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -343,6 +360,24 @@ def test_the_folder_holds_it(tmp_path: Path) -> None:
     assert record["overall"]["confusion"] == result.confusion.tolist()
     longer = run({**LOCAL, "rounds": 5}, metric="auc", out=tmp_path / "run", resume=True)
     assert longer.view.evaluation == run({**LOCAL, "rounds": 5}, metric="auc").view.evaluation
+
+
+def beyond_its_range(outputs: Tensor, targets: Tensor) -> float:
+    return 2.0 if len(targets) < 20 and targets[0] == 0 else 1.0
+
+
+def test_rejections_of_the_final_evaluation_end_the_log_and_only_there(tmp_path: Path) -> None:
+    """A run that is continued with more rounds has the events of one that had them from the start."""
+    metric = winnow.Metric("bounded", beyond_its_range, highest=1.0)
+    run(metrics=[metric], out=tmp_path / "run")
+    finished = (tmp_path / "run" / "events.jsonl").read_bytes()
+    last = list(RunFolder.open(tmp_path / "run").events())[-1]
+    assert isinstance(last, Rejected)
+    run({**LOCAL, "rounds": 5}, metrics=[metric], out=tmp_path / "run", resume=True)
+    run({**LOCAL, "rounds": 5}, metrics=[metric], out=tmp_path / "whole")
+    longer, whole = (tmp_path / name / "events.jsonl" for name in ("run", "whole"))
+    assert longer.read_bytes() == whole.read_bytes() != finished
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

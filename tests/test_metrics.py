@@ -11,7 +11,15 @@ from sklearn import metrics as sklearn
 from torch import Tensor
 
 from winnow.core import ConfigError, ModelError, OwnCodeError
-from winnow.learn.metrics import METRICS, Measurement, Metric, chosen_metrics, in_original_units, own_metric
+from winnow.learn.metrics import (
+    METRICS,
+    Measurement,
+    Metric,
+    chosen_metrics,
+    in_original_units,
+    own_metric,
+    per_sample,
+)
 
 RNG = np.random.default_rng(0)
 N = 500
@@ -199,7 +207,7 @@ def chosen(asked: str | None, *besides: str, classes: int | None = 3, **given: A
 def test_defaults() -> None:
     assert chosen(None) == ["accuracy"]
     assert chosen(None, classes=None) == ["r2"]
-    assert chosen(None, classes=None, by_clients=True) == ["relative-accuracy"]
+    assert chosen(None, classes=None, by_clients=True) == ["rmse"]
     assert chosen("auc", "f1", "log-loss") == ["auc", "f1", "log-loss"]
     assert chosen("accuracy", "auc", by_clients=True) == ["accuracy", "auc"], "only the one that decides is a mean"
 
@@ -229,6 +237,13 @@ def test_a_metric_that_does_not_fit_is_one_line(call: Any, line: str) -> None:
     with pytest.raises(ConfigError, match=line) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_a_failing_built_in_metric_is_not_called_the_users() -> None:
+    outputs, y = torch.zeros(20, 3), torch.zeros(20, 1)
+    for metric in (METRICS["rmse"], in_original_units(METRICS["rmse"], [5.0], [2.0])):
+        with pytest.raises(RuntimeError, match="shape"):
+            per_sample(metric, outputs, y)
 
 
 def mean_output(outputs: Tensor, targets: Tensor) -> float:

@@ -66,7 +66,7 @@ def test_scores_come_by_site_and_matrices_by_policy(
         assert all("confusion" not in row for row in result.by_client)
         assert result.view.evaluation is not None
         assert result.view.evaluation.notes[0].endswith(
-            "clients sent no confusion matrix: their sites' policies do not allow it"
+            "clients sent no confusion matrix (a site's policy must allow it: confusion_matrix = true)"
         )
 
 

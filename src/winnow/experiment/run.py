@@ -192,7 +192,7 @@ def run_experiment(
                 events.append(event)
             else:
                 record.record(event)
-                if isinstance(event, RoundFinished) and time.monotonic() > due:
+                if isinstance(event, RoundFinished) and _checkpoint_due(prepared, event, due):
                     due = _save(prepared, record)
             on_event(event)
         if isinstance(record, RunLabel):
@@ -285,10 +285,9 @@ def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent])
 
 
 def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
-    """Make the folder that of a finished run: the last checkpoint and the result. The rest may fail: a full disk does
-    not make a trained run unfinished.
+    """Make the folder that of a finished run: the result, and what may fail beside it: a full disk does not make a
+    trained run unfinished.
     """
-    _save(prepared, folder)
     evaluation = _evaluation(prepared, folder.view())
     if evaluation is not None:
         with warn_if_unwritten("the scores by class and client", "the run is finished without them"):
@@ -307,6 +306,11 @@ def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
     if report:
         write_run_report(view)
     return view
+
+
+def _checkpoint_due(prepared: PreparedRun, event: RoundFinished, due: float) -> bool:
+    """Also after the last round: whoever adds rounds continues there, without the events that end this run."""
+    return time.monotonic() > due or event.round == prepared.training.rounds
 
 
 def _save(prepared: PreparedRun, folder: RunFolder) -> float:

@@ -57,6 +57,9 @@ class ClientUpdate(Choice, AlgorithmPart):
     extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
+    has_personal_model: ClassVar[bool] = False
+    """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
+
     @abstractmethod
     def update(self, training: LocalTraining) -> LocalResult: ...
 

@@ -71,8 +71,7 @@ class FinalEvaluator:
     def __call__(
         self, best: ModelState, last: ModelState, version: int, round: int, send_tasks: SendTasks
     ) -> FinalEvaluation:
-        own_models = type(self.client).personal_model is not ClientUpdate.personal_model
-        clients, notes = self._clients(last if own_models else best, version, round, send_tasks)
+        clients, notes = self._clients(last if self.client.has_personal_model else best, version, round, send_tasks)
         data, overall = None, None
         if self.held is not None:
             data, seen = self.held.name, self.held.confusion(best, self._confusion_classes)
@@ -153,5 +152,8 @@ def _client_notes(found: Mapping[int, SetScores], asked: int, *, counted: bool) 
     silent, uncounted = asked - len(found), sum(scores.confusion is None for scores in found.values())
     notes = [f"{silent} of {asked} clients sent no valid scores"] if silent else []
     if counted and uncounted:
-        notes.append(f"{uncounted} of {asked} clients sent no confusion matrix: their sites' policies do not allow it")
+        notes.append(
+            f"{uncounted} of {asked} clients sent no confusion matrix "
+            "(a site's policy must allow it: confusion_matrix = true)"
+        )
     return notes

@@ -25,9 +25,8 @@ class RoundRecord:
 
     def finish(self, round: int, at: float, gathered: RoundResult, metrics: Metrics) -> Iterator[AnyEvent]:
         """The events that end the round; the record is empty then, for the next one."""
-        (costs, self._costs), (rejections, self._rejections) = (self._costs, []), (self._rejections, [])
-        for rejection in rejections:
-            yield Rejected(round=round, at=at, client=rejection.client, reason=rejection.reason)
+        yield from self.rejected(round, at)
+        costs, self._costs = self._costs, []
         spent = Cost.total(costs)
         losses = [reply.metrics["loss"] for reply in gathered.aggregated if "loss" in reply.metrics]
         yield RoundFinished(
@@ -40,6 +39,12 @@ class RoundRecord:
             joules=spent.joules,
             cost=spent,
         )
+
+    def rejected(self, round: int, at: float) -> Iterator[Rejected]:
+        """Whom the record rejects; nobody any more afterwards."""
+        rejections, self._rejections = self._rejections, []
+        for rejection in rejections:
+            yield Rejected(round=round, at=at, client=rejection.client, reason=rejection.reason)
 
 
 def _once_each(rejections: Sequence[Rejection]) -> list[Rejection]:

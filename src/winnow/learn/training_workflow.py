@@ -91,12 +91,14 @@ class TrainingWorkflow:
             if self._plan.profile_bytes and self._evaluation.profile is None:
                 self._evaluate(federation)  # the reference profile could not be kept: its holder makes another
         yield from self._plan.algorithm.schedule.run(self, selection, federation)
-        if self._budget_exhausted and self.round < self._plan.rounds:
-            yield Stopped(round=self.round, at=federation.clock.now, reason=self._budget_exhausted)
+        ended = federation.clock.now
         if self._evaluate_outcome is not None:
             self.outcome = self._evaluate_outcome(
                 self.best, self.model, self.round, self.round + 1, partial(self._send_tasks, federation)
             )
+            yield from self._record.rejected(self.round, ended)
+        if self._budget_exhausted and self.round < self._plan.rounds:
+            yield Stopped(round=self.round, at=ended, reason=self._budget_exhausted)
 
     # What a schedule does ---------------------------------------------------------------------------------------------
 

@@ -116,7 +116,8 @@ class RunFolder:
     def checkpoint(self, snapshot: Snapshot, models: Mapping[str, Arrays]) -> None:
         """Make everything recorded so far permanent; `models` (best, last) become files of their own.
 
-        Call it between rounds, with the workflow's own snapshot, and once more before `finish`.
+        Call it between rounds, with the workflow's own snapshot, and after the last one, before what ends the run is
+        recorded: a run that is continued with more rounds has none of that.
         """
         with one_line_errors(self.path):
             self._events.flush()

@@ -25,6 +25,7 @@ class DittoUpdate(ClientUpdate):
     name: Literal["ditto"] = "ditto"
     proximal_weight: float = Field(1.0, ge=0)
     training_factor: ClassVar[float] = 2.0
+    has_personal_model: ClassVar[bool] = True
 
     def update(self, training: LocalTraining) -> LocalResult:
         trained = training.train()

@@ -1,6 +1,6 @@
 """FedBN (Li et al., 2021): clients keep their own batch normalisation, because their features differ in scale."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -23,6 +23,7 @@ class LocalBatchNormUpdate(ClientUpdate):
     """
 
     name: Literal["local-batch-norm"] = "local-batch-norm"
+    has_personal_model: ClassVar[bool] = True
 
     def update(self, training: LocalTraining) -> LocalResult:
         names = norm_names(training.execution.module)

@@ -1,7 +1,7 @@
 """Models in two parts, one of which stays with its client: FedPer, LG-FedAvg and FedRep."""
 
 from functools import partial
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import nn
@@ -29,6 +29,7 @@ class PrivatePartUpdate(ClientUpdate):
     private: Literal["head", "body"] = "head"
     cut: str | None = None
     names: tuple[str, ...] = ()
+    has_personal_model: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
