@@ -144,6 +144,7 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ('a,b,y\n1,2,"u, v"\n9,0.1,0.2,"u"\n', ("y",), "data row 2 has 4 cells but the header has 3"),
         ('a,b,y\n1,2,"u, v"\n9,"u"\n', ("y",), "data row 2 has 2 cells but the header has 3"),
         ("a,a,y\n1,2,3\n", ("y",), "more than one column 'a'"),
+        ('"a\nb",y\nu,v\nw,x\n', ("y",), "a column's name contains a line break"),
         ("y\n1\n", ("y",), "no columns remain for features"),
         (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
     ],

@@ -83,6 +83,8 @@ class CsvTable:
         self.columns: Sequence[str] = next(self._rows(), [])
         if not self.columns:
             raise DataError(f"{path} is empty; it must have a header line and rows")
+        if any("\n" in name or "\r" in name for name in next(self.raw_rows())):
+            raise DataError(f"{path}: a column's name contains a line break; write the header in one line")
         if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
             raise DataError(f"{path} has more than one column '{repeated[0]}'; column names must be unique")
         if next(self._cells(), None) is None:
