@@ -444,6 +444,27 @@ def test_owners_of_a_data_set_follow_the_same_rule(config, beside, partition, cl
     assert (settings.partition.name, settings.clients) == (partition, clients)
 
 
+# columns or settings
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, torch.tensor])
+def test_columns_may_be_called_like_settings(kind):
+    columns = {"features": kind([0.5, 1.5] * 20), "reference": kind([3, 4] * 20), "targets": kind([0, 1] * 20)}
+    result = winnow.run(data=columns, targets="targets", clients=2, rounds=1)
+    assert result.preprocessing.features == ("features", "reference")
+
+
+def test_lists_of_names_are_settings(tmp_path):
+    pd.DataFrame(patients()).to_csv(tmp_path / "own.csv", index=False)
+    config = {**MODEL, "data": {"path": str(tmp_path / "own.csv"), "clients": 2}}
+    result = winnow.run(config, data={"targets": ["outcome"], "features": ["dose"]}, rounds=1)
+    assert result.preprocessing.features == ("dose",)
+    for wrong in ({"target": "outcome"}, {"targets": ["outcome"], "partition": {"name": "ii"}}):
+        with pytest.raises(winnow.WinnowError, match="did you mean") as caught:
+            winnow.run(config, data=wrong)
+        assert "\n" not in str(caught.value)
+
+
 # a preprocessing that is stated
 
 

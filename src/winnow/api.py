@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from pydantic import ValidationError
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -269,7 +270,7 @@ def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
     """What was passed, and what the configuration says of it: a file that it named before does not count any more."""
     if data is None:
         return None, {}
-    if isinstance(data, Mapping) and (data.keys() <= DataSettings.model_fields.keys() or not _are_columns(data)):
+    if isinstance(data, Mapping) and not _are_columns(data):
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
@@ -300,8 +301,18 @@ def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
 
 
 def _are_columns(data: Mapping[Any, Any]) -> bool:
-    """Whether these are columns of data rather than settings."""
-    return bool(data) and all(hasattr(values, "__len__") and not isinstance(values, str) for values in data.values())
+    """Whether these are columns of data rather than settings; a column may be called `targets`, too."""
+    if not data or any(not hasattr(values, "__len__") or isinstance(values, str) for values in data.values()):
+        return False
+    if not data.keys() <= DataSettings.model_fields.keys():
+        return True
+    if any(isinstance(values, Mapping) for values in data.values()) or len({*map(len, data.values())}) > 1:
+        return False
+    try:
+        DataSettings.model_validate(dict(data))
+    except ValidationError:
+        return True
+    return False
 
 
 def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:
