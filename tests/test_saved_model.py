@@ -551,3 +551,13 @@ def test_a_mistake_is_one_line(
     assert done.code == 2
     assert reason in done.err
     assert done.err.count("\n") == 1
+
+
+def test_the_table_of_the_rows_is_not_overwritten(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age,glucose,ward\n71,12000,north\n")
+    done = call(capsys, "predict", saved, rows, "--out", rows)
+    assert (done.code, "is the table of the rows itself" in done.err) == (2, True)
+    assert rows.read_text().count("\n") == 2

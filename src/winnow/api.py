@@ -23,7 +23,7 @@ from winnow.core import ConfigError, DataError, RunError, suggest
 from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
 from winnow.data.file_formats import name_from_file, own_file_type
-from winnow.data.frames import as_table
+from winnow.data.in_memory_rows import as_table
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.own_data import MapStyleDataset, OwnData, read_torch
 from winnow.experiment.compare import (

@@ -23,11 +23,11 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.wire import grpc_server
 from winnow.deploy.wire.atomic_files import CHUNK
+from winnow.deploy.wire.concurrency_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE
 from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus, LogLine
 from winnow.deploy.wire.request_frontend import RequestFrontend
-from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.transport_registry import open_link
 
 FLOOD = """

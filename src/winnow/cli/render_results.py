@@ -9,7 +9,7 @@ from rich.text import Text
 
 from winnow.experiment.run_folders import holds_run, runs_below
 from winnow.progress.live_display import format_duration, format_score
-from winnow.report.outcome import CLIENTS_SHOWN, PER_CLASS_HEADER, client_cells, per_class_table
+from winnow.report.model_quality import CLIENTS_SHOWN, PER_CLASS_HEADER, client_cells, per_class_table
 from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
-from winnow.data.frames import array_of, as_table, check_finite
-from winnow.data.own_arrays import fit_targets, numbered_owners, targets_as_stated
+from winnow.data.in_memory_rows import array_of, as_table, check_finite
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
 from winnow.data.tables import DataTable, as_text, check_columns, check_complete, is_number
+from winnow.data.targets_and_owners import fit_targets, numbered_owners, targets_as_stated
 from winnow.data.types import DataSet, Indices, RawDataSet
 
 MAX_SHOWN = 12

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
-from winnow.data.frames import array_of, as_table, check_finite
+from winnow.data.in_memory_rows import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
 
 IMAGE_NDIM = 4

@@ -31,6 +31,8 @@ def predict_file(saved: SavedModel, rows: Path, out: Path | None, *, probabiliti
         raise DataError(f"{rows} is a Parquet file; give one for the output: --out FILE.parquet")
     if out is not None and not parquet and own_file_type(out) != ".csv":
         raise DataError(f"--out: the output of {rows.name} is CSV; give a name that ends in .csv")
+    if out is not None and out.exists() and out.samefile(rows):
+        raise DataError(f"--out: {out} is the table of the rows itself; give another name")
     given: Any = read_npz(rows, ["x"])["x"] if kind == ".npz" else open_table(rows)
     if kind != ".npz" and PREDICTION in given.columns:
         raise DataError(f"{rows} already has a column '{PREDICTION}'; rename or remove it first")

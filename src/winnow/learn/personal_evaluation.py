@@ -14,7 +14,7 @@ from winnow.learn.metrics import Metric, by_position, over_all, per_sample
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import Execution, Loss, ModelState, TensorData
 from winnow.learn.stack.local_start import expand_to_clients
-from winnow.learn.stack.model_states import take_clients
+from winnow.learn.stack.trainable_state import take_clients
 
 MODEL_BLOCK_BYTES = 1 << 26
 """So much of models, and of samples, goes through a stacked pass at a time."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, suggest
-from winnow.fleet.response_times import TimedFleetSettings
+from winnow.fleet.response_time_world import TimedFleetSettings
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.papers.page_blocks import PageBlock
 from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, run_result_line

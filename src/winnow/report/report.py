@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from winnow.core import RunError
-from winnow.report import fairness, figures, outcome, tables
+from winnow.report import fairness, figures, model_quality, tables
 from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
@@ -45,10 +45,10 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
     sections = (
         _headline,
         _progress,
-        outcome.losses_section,
-        outcome.classes_section,
-        outcome.clients_section,
-        outcome.notes_section,
+        model_quality.losses_section,
+        model_quality.classes_section,
+        model_quality.clients_section,
+        model_quality.notes_section,
         _fairness,
         _participation,
         _scores,

@@ -23,9 +23,9 @@ from winnow.data.federate import split_local_tests
 from winnow.data.file_formats import own_file_type
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
-from winnow.data.own_arrays import number_labels
 from winnow.data.preprocessing import Affine, label_array
 from winnow.data.tables import as_text, open_table
+from winnow.data.targets_and_owners import number_labels
 from winnow.data.types import AS_IT_IS
 from winnow.deploy.wire.messages import DataDescription
 

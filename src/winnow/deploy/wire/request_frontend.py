@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.concurrency_limits import RequestLimiter
 from winnow.deploy.wire.errors import BlobDamagedError, RequestRefusedError, StorageFullError
 from winnow.deploy.wire.message_codec import decode, decode_request, encode
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, RequestRefusal
-from winnow.deploy.wire.request_limits import RequestLimiter
 from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, WireService
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from winnow.core.errors import ConfigError
+from winnow.deploy.wire.concurrency_limits import MAX_REQUESTS_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.request_frontend import RequestFrontend
-from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.transport import (
     STALL_SECONDS,
     Admit,

@@ -16,9 +16,9 @@ from winnow.core.errors import first_line
 from winnow.learn.stack.execution_interface import Batch, Execution
 from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
-from winnow.learn.stack.model_states import ModelState, model_state, repeat_state, split_clients
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.stacked_layers import UnstackableError
+from winnow.learn.stack.trainable_state import ModelState, model_state, repeat_state, split_clients
 
 _SIZES = np.array([3, 2])
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}

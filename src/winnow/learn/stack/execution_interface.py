@@ -10,8 +10,8 @@ from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import Loss
-from winnow.learn.stack.model_states import ModelState, StateLayout
 from winnow.learn.stack.precision import Precision
+from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
 ExecutionName = Literal["native", "stacked", "vmap", "loop"]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.benchmark import repeated_batch
 from winnow.learn.stack.execution_interface import Execution, min_batch_size
-from winnow.learn.stack.model_states import model_state, repeat_state
+from winnow.learn.stack.trainable_state import model_state, repeat_state
 
 FEW, MORE = 2, 4
 """Cohorts whose steps are compared: what a step takes besides its clients is the same for both."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from winnow.learn.stack.model_states import ModelState, take_clients
+from winnow.learn.stack.trainable_state import ModelState, take_clients
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from winnow.learn.stack.execution_interface import Batch, CohortGradients, Execu
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import Loss
-from winnow.learn.stack.model_states import ModelState, StateLayout
 from winnow.learn.stack.precision import Precision, autocast_context
+from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
 
 class LoopExecution:

@@ -12,9 +12,9 @@ from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
-from winnow.learn.stack.model_states import ModelState, StateLayout, split_clients
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
+from winnow.learn.stack.trainable_state import ModelState, StateLayout, split_clients
 
 MAX_CACHED_GRAPHS = 4
 """A cohort in chunks has chunks of two sizes, which differ by one client; a method may train twice a round."""

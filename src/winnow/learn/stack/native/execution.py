@@ -10,7 +10,6 @@ from winnow.learn.stack.execution_interface import Batch, CohortGradients, Execu
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_start import LocalStart, expand_to_clients
 from winnow.learn.stack.losses import as_loss
-from winnow.learn.stack.model_states import ModelState, StateLayout
 from winnow.learn.stack.native.kernel_calls import (
     FlatLocalStart,
     NativeModel,
@@ -18,6 +17,7 @@ from winnow.learn.stack.native.kernel_calls import (
     supports_optimiser,
 )
 from winnow.learn.stack.precision import Precision
+from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
 MIN_VECTOR_BATCH = 4
 """In a batch: vectors hold 8 or 16, and work on the empty places is in vain."""

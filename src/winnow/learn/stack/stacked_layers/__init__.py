@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from winnow.learn.stack.model_states import StateLayout
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
 from winnow.learn.stack.stacked_layers.convolution import StackedConvolution, StackedTransposedConvolution
 from winnow.learn.stack.stacked_layers.dense_and_embedding import StackedEmbedding, StackedLinear, StackedPRelu
@@ -17,6 +16,7 @@ from winnow.learn.stack.stacked_layers.normalisation import (
     StackedLayerNorm,
 )
 from winnow.learn.stack.stacked_layers.recurrent import StackedGru, StackedLstm, StackedRnn
+from winnow.learn.stack.trainable_state import StateLayout
 
 __all__ = ["FoldedShape", "StackedLayer", "UnstackableError", "stack_layers"]
 

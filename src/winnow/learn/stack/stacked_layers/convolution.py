@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from winnow.learn.stack.model_states import split_clients
 from winnow.learn.stack.stacked_layers import convolution_matmul
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer
+from winnow.learn.stack.trainable_state import split_clients
 
 _CONVOLUTIONS: tuple[Callable[..., Tensor], ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
 _TRANSPOSED: tuple[Callable[..., Tensor], ...] = (

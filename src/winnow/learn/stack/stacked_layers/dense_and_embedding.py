@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from winnow.learn.stack.model_states import split_clients
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
+from winnow.learn.stack.trainable_state import split_clients
 
 
 class StackedLinear(StackedLayer):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from winnow.learn.stack.model_states import split_clients
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
 from winnow.learn.stack.stacked_layers.dense_and_embedding import batched_linear
+from winnow.learn.stack.trainable_state import split_clients
 
 State = tuple[Tensor, ...]
 Hidden = Tensor | State
