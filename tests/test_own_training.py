@@ -311,6 +311,48 @@ def test_a_run_continues_with_the_same_function_only(own: dict[str, Any], tmp_pa
     assert same(run(**own, rounds=4, out=tmp_path / "run", resume=True).model, whole.model)
 
 
+def weighted(model: nn.Module, batch: Any, *, by: float) -> torch.Tensor:
+    return by * cross_entropy(model, batch)
+
+
+def closure(by: float) -> Any:
+    noted: list[float] = []
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        noted.append(by)
+        return weighted(model, batch, by=by)
+
+    return step
+
+
+def share_above(limit: float) -> Any:
+    def share(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float((outputs > limit).double().mean())
+
+    return share
+
+
+@pytest.mark.parametrize(
+    ("make", "keyword"),
+    [
+        (lambda value: partial(weighted, by=value), "step"),
+        (closure, "step"),
+        (lambda value: lambda model, batch, by=value: weighted(model, batch, by=by), "step"),
+        (lambda value: partial(closure(value)), "step"),
+        (share_above, "metric"),
+        (lambda value: winnow.Metric("below", share_above(value), lower_is_better=True), "metric"),
+    ],
+)
+def test_a_run_continues_with_the_same_values_only(make: Any, keyword: str, tmp_path: Path) -> None:
+    whole, begun = run(**{keyword: make(0.5)}, rounds=3), make(0.5)
+    run(**{keyword: begun}, rounds=1, out=tmp_path / "run")
+    with pytest.raises(winnow.WinnowError, match="training step, or another metric of your own"):
+        run(**{keyword: make(0.25)}, rounds=2, out=tmp_path / "run", resume=True)
+    run(**{keyword: begun}, rounds=2, out=tmp_path / "run", resume=True)
+    again = run(**{keyword: make(0.5)}, rounds=3, out=tmp_path / "run", resume=True)
+    assert same(again.model, whole.model)
+
+
 def test_a_comparison_uses_the_step_in_every_run() -> None:
     calls = []
 

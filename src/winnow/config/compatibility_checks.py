@@ -1,6 +1,7 @@
 """What is wrong with a combination of data, model and settings, said before a run begins and leaves anything behind."""
 
 import hashlib
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import takewhile
 
@@ -139,8 +140,16 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
         )
 
 
-def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss, own: OwnTraining | None = None) -> str:
-    """Tells apart data, models, losses and training steps that a configuration cannot: a run resumes as itself."""
+def fingerprint(
+    spread: FederatedData,
+    initial: ModelState,
+    loss: Loss,
+    own: OwnTraining | None = None,
+    own_metrics: Sequence[Metric] = (),
+) -> str:
+    """Tells apart data, models, losses, training steps and own metrics that a configuration cannot: a run resumes as
+    itself.
+    """
     digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
     for array in (*spread.clients.fingerprint_arrays(), spread.reference.x, spread.test.x):
         digest.update(f"{array.dtype}{array.shape}".encode())
@@ -148,5 +157,8 @@ def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss, own: Own
     layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]
     digest.update(f"{layout}{loss.name}".encode())
     if own is not None:
-        digest.update(source_of(own))
+        digest.update(source_of(own.function))
+    for metric in own_metrics:
+        digest.update(f"{metric.name} {metric.lower_is_better} {metric.per_sample} {metric.power}".encode())
+        digest.update(source_of(metric.function))
     return digest.hexdigest()

@@ -37,6 +37,7 @@ from winnow.experiment.setup import (
 )
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
+from winnow.learn.metrics import Metric
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
@@ -124,7 +125,7 @@ def prepare_run(
         preprocessing=federated.preprocessing,
         selection_is_public=False,
     )
-    found = _checked_fingerprint(federated, setup, expected_fingerprint)
+    found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
     plan, site = setup.plan(sizes, federated.reference), setup.model.site(data, local_test)
     training = setup.workflow(
@@ -191,11 +192,14 @@ def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[Cli
     return data, TensorData(x=data.x, y=data.y, rows=local_test.rows, offsets=local_test.offsets)
 
 
-def _checked_fingerprint(federated: FederatedData, setup: TrainingSetup, expected: str) -> str:
-    found = fingerprint(federated, setup.model.initial, setup.model.loss, setup.model.own)
+def _checked_fingerprint(
+    federated: FederatedData, setup: TrainingSetup, own_metrics: Sequence[Metric], expected: str
+) -> str:
+    found = fingerprint(federated, setup.model.initial, setup.model.loss, setup.model.own, own_metrics)
     if expected not in ("", found):
         raise RunError(
-            "the run was started with different data, a different model, loss or training step; choose another --out"
+            "the run was started with different data, a different model, loss or training step, or another metric of "
+            "your own; choose another --out"
         )
     return found
 

@@ -5,9 +5,12 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
+from types import CellType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -152,14 +155,60 @@ def place_of(own: OwnTraining) -> str:
     return f"{own.keyword} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
 
-def source_of(own: OwnTraining) -> bytes:
-    """What tells a function from another one, so that a run is continued with the one that it started with."""
-    code = _code(own.function)
-    settings = repr(own.function) if is_dataclass(own.function) else ""
+def source_of(function: Any) -> bytes:
+    """What tells a function, with the plain values bound to it, from another one: a run is continued with the one that
+    it started with.
+    """
+    return "\n".join(_sources(function, set())).encode()
+
+
+def _sources(function: Any, seen: set[int]) -> Iterator[str]:
+    """The source of a function, of what it is bound to by `partial`, by closures and by defaults, and of what it wraps.
+    Lists and dicts in closures are left out: they may be where a function notes what it sees.
+    """
+    if id(function) in seen:  # it refers to itself
+        return
+    seen.add(id(function))
+    if isinstance(function, partial):
+        yield from _sources(function.func, seen)
+        yield from _bound({**dict(enumerate(function.args)), **function.keywords}, (list, dict), seen)
+        return
+    yield _source(function)
+    if is_dataclass(function):
+        yield repr(function)
+    inner = getattr(function, "__func__", function)  # of a method
+    if inspect.isfunction(inner):
+        yield from _bound(dict(enumerate(inner.__defaults__ or ())) | (inner.__kwdefaults__ or {}), (list, dict), seen)
+        cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
+        yield from _bound({name: cell.cell_contents for name, cell in cells if cell != CellType()}, (), seen)
+
+
+def _bound(values: Mapping[Any, Any], also: tuple[type, ...], seen: set[int]) -> Iterator[str]:
+    for name, value in values.items():
+        if inspect.isroutine(value) or isinstance(value, partial):
+            yield from _sources(value, seen)
+        elif _is_plain(value, also):
+            yield f"{name}={value!r}"
+
+
+def _is_plain(value: Any, also: tuple[type, ...]) -> bool:
+    """Whether its text says all of a value, in every process."""
+    if isinstance(value, dict) and dict in also:
+        return all(_is_plain(each, also) for each in (*value, *value.values()))
+    if isinstance(value, tuple) or (isinstance(value, list) and list in also):
+        return all(_is_plain(each, also) for each in value)
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic)
+
+
+def _source(function: Any) -> str:
+    """The text of its code; its name if it is not written in Python."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None) or _code(function)
+    if code is None:
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
     try:
-        return (inspect.getsource(code) + settings).encode()
+        return inspect.getsource(code)
     except (OSError, TypeError):  # typed into an interpreter
-        return bytes(code.co_code) + repr([each for each in code.co_consts if not inspect.iscode(each)]).encode()
+        return bytes(code.co_code).hex() + repr([each for each in code.co_consts if not inspect.iscode(each)])
 
 
 def _code(function: Any) -> Any:
