@@ -96,7 +96,9 @@ class UpdateFilter(TwoSidedFilter):
 
     @abstractmethod
     def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
-        """The changes that may leave; `sent` has the names and shapes. The same object, if nothing is to be altered."""
+        """The changes that may leave: one flat vector, array after array in the order `sorted(sent)`, with the shapes
+        that `sent` has. The same object, if nothing is to be altered.
+        """
 
     def buffers(self, arrays: Arrays, sent: Arrays) -> Mapping[str, Any]:
         """The whole numbers that may leave (counters of batches); as they are, unless a filter knows better."""
