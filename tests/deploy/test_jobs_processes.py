@@ -172,7 +172,7 @@ def test_a_site_whose_units_differ_is_named_before_the_first_round(tmp_path: Pat
     finally:
         broker.close()
     assert isinstance(ended, JobFinished), ended
-    line = "column 'age' is about 8 times larger than the job states: other units?"
+    line = "column 'age' is about 16 times larger than the job states: other units?"
     named = [each for each in broker.log if "units" in each]
     assert named == ([f"site {broker.sites[1].name}: {line}"] if told else [])
     assert [note for note in broker.sites[1].notes if line in note]

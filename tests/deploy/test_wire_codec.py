@@ -38,6 +38,8 @@ def strategy(kind: object) -> st.SearchStrategy[Any]:
         return DIGESTS
     if kind == messages.Count:
         return st.integers(0, 2**53)
+    if kind == messages.PowerOfTwo:
+        return st.integers(-100, 100)
     if kind == ipc.RoundNumber:
         return st.integers(0, 2**31 - 1)
     plain = {

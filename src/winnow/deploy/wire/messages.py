@@ -27,6 +27,7 @@ Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """SHA-256 of a blob's contents."""
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+PowerOfTwo: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
@@ -63,7 +64,7 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A digest of the names of the features in their order, where they have names; it does not reveal the names."""
     labels: Text = ""
     """The same for the labels of the classes, in the order of their numbers."""
-    unlike_columns: dict[Count, Annotated[int, Meta(ge=-100, le=100)]] = {}
+    unlike_columns: dict[Count, PowerOfTwo] = {}
     """Columns that are not as large as the job states them: by their place there, the power of two between them."""
 
 
