@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from winnow.core import ConfigError, DataError
-from winnow.data import InputSpec, Preprocessing
+from winnow.data import DataSettings, InputSpec, Preprocessing, load
 from winnow.data.preprocessing import Column
+from winnow.data.split_files import split_into_folders
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data, load_site_data
 from winnow.deploy.jobs.server_training import common_description
@@ -216,3 +217,16 @@ def test_tables_without_a_stated_preprocessing_are_not_used_without_a_word() -> 
     [line] = unit_lines([tables, arrays], None)
     assert "the job states no preprocessing" in line
     assert not list(unit_lines([arrays], None))
+
+
+def test_folders_that_were_split_say_what_made_their_arrays(tmp_path: Path) -> None:
+    """So that a model of `winnow local` predicts raw rows as one of a simulation does."""
+    path = csv(tmp_path / "stays.csv", [*MIXED, *MIXED[1:]])
+    settings = DataSettings(path=path, targets=("outcome",), features=("age", "sex"), owner="ward", reference=1, test=0)
+    split_into_folders(settings, 0, 2, tmp_path / "out")
+    made = load(settings).preprocessing
+    site = {"folder": str(tmp_path / "out" / "site-1" / "stays")}
+    assert load_site_data("stays", site, seed=0).preprocessing == made
+    assert load_site_data("stays", site, seed=0).description().columns == "", "they are arrays, as far as units go"
+    server = {"folder": str(tmp_path / "out" / "server" / "stays"), "classes": 2}
+    assert load_server_data("stays", server)[2] == made

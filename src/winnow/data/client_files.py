@@ -15,6 +15,8 @@ from winnow.data.file_formats import read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
+PREPROCESSING = "preprocessing.json"
+"""What made the arrays of a folder out of raw rows, if the folder says so."""
 """Files of a folder that are no client's."""
 
 

@@ -1,5 +1,6 @@
 """A federation's worth of files: data, spread over clients as a simulation would, dealt out to sites."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import tomli_w
 
 from winnow.core import ConfigError, DataError
 from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, FederatedData, federate, load
-from winnow.data.client_files import INDEX, REFERENCE, TEST
+from winnow.data.client_files import INDEX, PREPROCESSING, REFERENCE, TEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +62,12 @@ def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, ou
     for number, own in enumerate(np.array_split(np.arange(len(spread.clients)), sites), start=1):
         folder = out / f"site-{number}"
         samples = _write_clients(folder / name, spread.clients, own.tolist())
+        _write_preprocessing(folder / name, spread)
         _write_config(folder / "site.toml", name, judging)
         parties.append(PartyFolder(party=folder.name, folder=folder, clients=len(own), samples=samples))
     folder = out / "server"
     samples = _write_held(folder / name, {REFERENCE: spread.reference, TEST: spread.test})
+    _write_preprocessing(folder / name, spread)
     _write_config(folder / "server.toml", name, {} if classes is None else {"classes": classes})
     return [*parties, PartyFolder(party=folder.name, folder=folder, clients=0, samples=samples)]
 
@@ -85,6 +88,10 @@ def _write_clients(folder: Path, clients: ClientData | ClientsOnDemand, own: Seq
         index["classes"] = np.array(clients.classes)
     np.savez(folder / INDEX, **index)
     return sum(sizes)
+
+
+def _write_preprocessing(folder: Path, spread: FederatedData) -> None:
+    (folder / PREPROCESSING).write_text(json.dumps(spread.preprocessing.to_json()), encoding="utf-8")
 
 
 def _write_held(folder: Path, held: dict[str, Examples]) -> int:

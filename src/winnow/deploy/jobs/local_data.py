@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Examples, Preprocessing
-from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
+from winnow.data.client_files import PREPROCESSING, REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
 from winnow.data.file_formats import own_file_type
 from winnow.data.load import load
@@ -89,7 +89,7 @@ def load_site_data(
     else:
         clients, understood = _of_file(name, Path(table["file"]), table, stated, alone=alone)
         preprocessing = understood.preprocessing
-    columns = [column.name for column in preprocessing.columns]
+    columns = [column.name for column in preprocessing.columns] if source == "file" else []
     labels = table["classes"] if isinstance(table.get("classes"), list) else []
     local_test = None
     share = table.get("local_test", 0.0)
@@ -141,7 +141,8 @@ def load_server_data(
         if path and path.is_file():
             examples, preprocessing = _held(name, path, table, stated)
         held.append(examples)
-    return held[0], held[1], preprocessing
+    made_by = _made_by(folder) if folder and stated is None else None
+    return held[0], held[1], made_by or preprocessing
 
 
 def _held(
@@ -184,7 +185,13 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Pr
         name=name,
     ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
-    return spread.clients, spread.preprocessing
+    return spread.clients, _made_by(folder) or spread.preprocessing
+
+
+def _made_by(folder: Path) -> Preprocessing | None:
+    """What made a folder's arrays out of raw rows, if the folder says so: a model can then be used on such rows."""
+    path = folder / PREPROCESSING
+    return Preprocessing.from_json(json.loads(path.read_text("utf-8"))) if path.is_file() else None
 
 
 def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int | None:

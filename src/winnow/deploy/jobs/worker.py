@@ -72,7 +72,7 @@ class SiteExecutionContext(ExecutionContext):
         """The columns that are not as the job states, for the server; this site's log has them in any case."""
         from winnow.privacy.dp import accountant_for  # noqa: PLC0415 - others need no torch
 
-        unlike = unlike_columns(data)
+        unlike = unlike_columns(data) if experiment.data.preprocessing is not None else {}
         for line in site_lines(data.preprocessing, unlike):
             self._parent.send(WorkerLogLine(line=f"data {experiment.data.name}: {line}"))
         guarantees = accountant_for(experiment.composed(), experiment.filters, selection_is_public=True)
