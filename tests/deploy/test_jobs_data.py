@@ -230,3 +230,6 @@ def test_folders_that_were_split_say_what_made_their_arrays(tmp_path: Path) -> N
     assert load_site_data("stays", site, seed=0).description().columns == "", "they are arrays, as far as units go"
     server = {"folder": str(tmp_path / "out" / "server" / "stays"), "classes": 2}
     assert load_server_data("stays", server)[2] == made
+    (tmp_path / "out" / "site-1" / "stays" / "preprocessing.json").write_text("{")
+    with pytest.raises(DataError, match=r"preprocessing\.json is damaged"):
+        load_site_data("stays", site, seed=0)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
+from winnow.core.listing import listed
 from winnow.data.in_memory_rows import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
 
@@ -24,7 +25,6 @@ LARGEST_WHOLE = 1 << 24
 """Every whole number up to this one is a float32."""
 IGNORED = -100
 """The position of a target sequence with this label counts for nothing, as in torch."""
-SHOWN = 5
 MAX_SPECS, MAX_LABELS, MAX_NAME, MAX_FEATURE_TEXT = 100_000, 1_000_000, 10_000, 1 << 27
 """What a file may state at most: it may come from anybody."""
 
@@ -365,7 +365,3 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
     array = np.empty(len(labels), object)
     array[:] = labels
     return array
-
-
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -57,13 +57,13 @@ def split_into_folders(
 
 def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, out: Path) -> list[PartyFolder]:
     name, classes = settings.name, spread.clients.classes
-    judging = {"local_test": settings.local_test} if settings.local_test else {}
+    local_test = {"local_test": settings.local_test} if settings.local_test else {}
     parties = []
     for number, own in enumerate(np.array_split(np.arange(len(spread.clients)), sites), start=1):
         folder = out / f"site-{number}"
         samples = _write_clients(folder / name, spread.clients, own.tolist())
         _write_preprocessing(folder / name, spread)
-        _write_config(folder / "site.toml", name, judging)
+        _write_config(folder / "site.toml", name, local_test)
         parties.append(PartyFolder(party=folder.name, folder=folder, clients=len(own), samples=samples))
     folder = out / "server"
     samples = _write_held(folder / name, {REFERENCE: spread.reference, TEST: spread.test})

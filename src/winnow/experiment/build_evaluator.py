@@ -45,11 +45,11 @@ def build_evaluator(
     if _test_counts(plan, test):
         beside.append(ServerEvaluator("test", evaluator, test, plan.metrics))
     if local_test_sizes is not None:
-        judging = np.flatnonzero(local_test_sizes).tolist()
+        tested_clients = np.flatnonzero(local_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metrics=(plan.metric,))
-        beside.append(PersonalEvaluator(judging, settings, plan.private))
+        beside.append(PersonalEvaluator(tested_clients, settings, plan.private))
         if experiment.evaluation.tune_epochs:
-            beside.append(_fine_tuned_evaluator(experiment, judging, plan, store))
+            beside.append(_fine_tuned_evaluator(experiment, tested_clients, plan, store))
     return CombinedEvaluator(first, *beside)
 
 
@@ -87,7 +87,7 @@ def _test_counts(plan: TrainingPlan, test: tuple[Tensor, Tensor]) -> bool:
 
 
 def _fine_tuned_evaluator(
-    experiment: Experiment, judging: list[int], plan: TrainingPlan, store: ClientStore | None
+    experiment: Experiment, tested_clients: list[int], plan: TrainingPlan, store: ClientStore | None
 ) -> FineTunedEvaluator:
     asked = experiment.evaluation
     own = asked.tune_from == "own"
@@ -98,7 +98,7 @@ def _fine_tuned_evaluator(
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = PersonalEvaluationSettings(client=experiment.client, metrics=(plan.metric,), tuning=tuning)
     return FineTunedEvaluator(
-        judging, settings, plan.private, every=asked.tune_every, from_average=None if own else store
+        tested_clients, settings, plan.private, every=asked.tune_every, from_average=None if own else store
     )
 
 

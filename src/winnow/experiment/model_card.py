@@ -1,13 +1,15 @@
 """A model's card: what it is, what it was trained on, how well it does, and what it is not for."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_info import ModelInfo
 
-MAX_LISTED = 50
-"""Columns and classes that a card lists; model.json has them all."""
+_listed = partial(listed, at_most=50)
+"""A card lists so many columns or classes; model.json has them all."""
 
 
 def card_text(info: ModelInfo, preprocessing: Preprocessing) -> str:
@@ -87,8 +89,3 @@ def _table(rows: Sequence[tuple[str, str]]) -> str:
 
 def _cell(text: str) -> str:
     return one_line(text).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more

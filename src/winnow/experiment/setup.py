@@ -27,8 +27,8 @@ from winnow.config.compatibility_checks import (
 )
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
+from winnow.core.listing import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
-from winnow.data.preprocessing import listed
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.accountant_interface import AccountantFactory

@@ -191,7 +191,12 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Pr
 def _made_by(folder: Path) -> Preprocessing | None:
     """What made a folder's arrays out of raw rows, if the folder says so: a model can then be used on such rows."""
     path = folder / PREPROCESSING
-    return Preprocessing.from_json(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return Preprocessing.from_json(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}; split the data again, or remove it") from error
 
 
 def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int | None:

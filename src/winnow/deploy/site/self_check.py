@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
+from winnow.core.listing import listed
 from winnow.deploy.jobs.local_data import SiteData, columns_to_state, load_site_data
 from winnow.deploy.sandbox.isolation import MB, sandbox_unavailable_reason
 from winnow.deploy.site.agent import connect_to_leader, hello_of
@@ -22,8 +23,7 @@ from winnow.deploy.wire.messages import Welcome
 
 CONNECT_SECONDS = 5.0
 """For which the server is looked for; a change of leaders takes less."""
-MAX_LISTED = 8
-"""Names or classes in one line; of more, the rest is counted."""
+_listed = partial(listed, at_most=8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,3 @@ def _connection(kit: Kit, config: SiteConfig) -> str:
     if not isinstance(welcome, Welcome):
         raise WinnowError(f"the server answered with {type(welcome).__name__}; is it a Winnow server?")
     return f"a server of project {kit.project} answers, and accepts this site's certificate and version"
-
-
-def _listed(words: list[str]) -> str:
-    more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
-    return ", ".join(words[:MAX_LISTED]) + more
