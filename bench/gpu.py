@@ -24,7 +24,7 @@ from winnow.learn.stack import (
     choose_execution,
     model_state,
 )
-from winnow.progress.timing import TRAINING_PASSES, forward_flops, peak_flops
+from winnow.progress.time_breakdown import TRAINING_PASSES, forward_flops, peak_flops
 
 BATCH, STEPS, LOOP_STEPS, REPEAT = 32, 20, 2, 3
 

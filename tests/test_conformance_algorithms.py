@@ -11,7 +11,7 @@ from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, PlainUpdate
-from winnow.learn.schedule import SynchronousRounds
+from winnow.learn.round_schedule import SynchronousRounds
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event
 from world import blobs, experiment, prepared

@@ -5,7 +5,7 @@ import time
 import torch
 from torch import nn
 
-from winnow.progress.timing import RoundTimer, Stopwatch, forward_flops, peak_flops
+from winnow.progress.time_breakdown import RoundTimer, Stopwatch, forward_flops, peak_flops
 from world import prepared
 
 

@@ -22,8 +22,8 @@ from winnow.config.schema_lookup import section_with_key
 from winnow.core import ConfigError, DataError, RunError, suggest
 from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
+from winnow.data.dataframe_adapters import as_table
 from winnow.data.file_formats import name_from_file, own_file_type
-from winnow.data.in_memory_rows import as_table
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.own_data import MapStyleDataset, OwnData, read_torch
 from winnow.experiment.compare import (
@@ -44,7 +44,7 @@ from winnow.learn.estimators import is_estimator
 from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
 from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
-from winnow.learn.stack.own_training import StepFunction, TrainFunction
+from winnow.learn.stack.user_training import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None

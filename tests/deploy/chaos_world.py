@@ -30,7 +30,7 @@ from sqlalchemy import create_engine, text
 
 from waiting import eventually
 from winnow.config.resolve import resolve
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.connection import connect
 from winnow.deploy.client.local_federation import free_port
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from command_line import call
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RunError
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client import local_federation as local
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
@@ -170,7 +170,7 @@ def test_the_same_data_as_in_the_simulation_are_dealt_out(capsys: pytest.Capture
 
 
 def test_nothing_is_left_of_data_that_could_not_be_dealt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winnow.data.split_files._write_held", _full)
+    monkeypatch.setattr("winnow.data.split_into_site_folders._write_held", _full)
     with pytest.raises(OSError, match="No space"):
         split_into_folders(resolve("demo").data, 0, 2, tmp_path / "dealt")
     assert list(tmp_path.iterdir()) == []

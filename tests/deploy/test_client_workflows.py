@@ -8,7 +8,7 @@ from disk_watch import looking_for
 from talking import PROGRAM, WHISPER
 
 from winnow.data import DataSettings
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
 from winnow.runs.checkpoint import load_checkpoint

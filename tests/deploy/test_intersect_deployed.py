@@ -10,7 +10,7 @@ from broker import Broker
 
 from waiting import eventually
 from winnow.data import DataSettings
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.runs import RunFolder

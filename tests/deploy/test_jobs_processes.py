@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
 from winnow.data import DataSettings, OnDemand, from_frame
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.jobs.ipc import CannotRunJob, JobFailed, JobFinished
 from winnow.experiment.build import data_settings_for
 from winnow.experiment.run import run_experiment

@@ -15,7 +15,7 @@ from winnow.cli.compare import compare
 from winnow.cli.data import data
 from winnow.cli.explain import explain
 from winnow.cli.export import export
-from winnow.cli.federation.job_control import abort, clone, download, submit
+from winnow.cli.federation.job_commands import abort, clone, download, submit
 from winnow.cli.federation.local import local
 from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites

@@ -67,7 +67,7 @@ def split(
 ) -> None:
     """Split an experiment's data into one folder per site, exactly as its simulation would, to try out a federation."""
     from winnow.config.resolve import resolve
-    from winnow.data.split_files import split_into_folders
+    from winnow.data.split_into_site_folders import split_into_folders
     from winnow.experiment.build import data_settings_for
 
     experiment = resolve(source, sets=sets or (), seed=seed)

@@ -24,7 +24,7 @@ from winnow.cli.options import (
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.progress.timing import RoundTimer
+    from winnow.progress.time_breakdown import RoundTimer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def run(
         from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
         from winnow.experiment.setup import RunInputs
         from winnow.progress.live_display import Progress
-        from winnow.progress.timing import RoundTimer
+        from winnow.progress.time_breakdown import RoundTimer
 
         experiment, path = _experiment_and_path(options)
     new = not (resume or out)

@@ -16,7 +16,7 @@ from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.models import ModelSettings
-from winnow.learn.schedule import Schedule, SynchronousRounds
+from winnow.learn.round_schedule import Schedule, SynchronousRounds
 from winnow.learn.selection import Selector
 from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
 from winnow.learn.update_filters import TwoSidedFilter, filter_conflict

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
-from winnow.data.in_memory_rows import array_of, as_table, check_finite
+from winnow.data.dataframe_adapters import array_of, as_table, check_finite
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.core.distribution import install_command
-from winnow.data.in_memory_rows import FrameTable
+from winnow.data.dataframe_adapters import FrameTable
 
 try:
     import pyarrow as arrow

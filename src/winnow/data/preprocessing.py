@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
 from winnow.core.listing import listed
-from winnow.data.in_memory_rows import array_of, as_table, check_finite
+from winnow.data.dataframe_adapters import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
 
 IMAGE_NDIM = 4

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.in_memory_rows import check_finite
+from winnow.data.dataframe_adapters import check_finite
 from winnow.data.preprocessing import IGNORED, Affine, Label, Preprocessing, TargetSpec, label_array
 from winnow.data.scaling import Scaling
 from winnow.data.settings import ProblemType

@@ -25,7 +25,6 @@ from winnow.data import (
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
-from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.model_info import DataSizes
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
@@ -35,6 +34,7 @@ from winnow.experiment.setup import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric

@@ -15,7 +15,7 @@ from pathlib import Path
 import tomli_w
 
 from winnow.core import RunError
-from winnow.data.split_files import split_into_folders
+from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.bundle import JobDescription
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE

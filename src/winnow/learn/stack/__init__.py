@@ -7,10 +7,10 @@ from winnow.learn.stack.flat_client_data import ClientSamples, LazyTensorData, T
 from winnow.learn.stack.gpu_memory import clients_that_fit, free_bytes
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
-from winnow.learn.stack.own_training import OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
 from winnow.learn.stack.train import CohortTrainingResult, LocalTraining
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, model_state, repeat_state
+from winnow.learn.stack.user_training import OwnLoop, OwnStep, OwnTraining
 
 __all__ = [
     "LOSSES",

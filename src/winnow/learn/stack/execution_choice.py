@@ -22,11 +22,11 @@ from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import find_mlp
 from winnow.learn.stack.native import NativeExecution, native_disabled, native_model
-from winnow.learn.stack.own_executions import StepExecution, WholeLoopExecution
-from winnow.learn.stack.own_training import OwnStep, OwnTraining
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_execution import StackedExecution
 from winnow.learn.stack.trainable_state import StateLayout
+from winnow.learn.stack.user_training import OwnStep, OwnTraining
+from winnow.learn.stack.user_training_execution import StepExecution, WholeLoopExecution
 from winnow.learn.stack.vmap_execution import VmapExecution
 
 ExecutionSetting = ExecutionName | Literal["auto"]

@@ -18,9 +18,9 @@ from winnow.learn.stack.execution_interface import Execution
 from winnow.learn.stack.flat_client_data import BLOCK_BYTES, Indices, TensorData
 from winnow.learn.stack.layer_sequence import SequenceLayer, find_layer_sequence
 from winnow.learn.stack.local_start import LocalStart
-from winnow.learn.stack.own_executions import StepExecution
 from winnow.learn.stack.precision import autocast_context
 from winnow.learn.stack.trainable_state import ModelState
+from winnow.learn.stack.user_training_execution import StepExecution
 
 TRIAL_SAMPLES = 4
 """Samples with which the suffix's execution is tried out."""

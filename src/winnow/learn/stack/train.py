@@ -16,9 +16,9 @@ from winnow.learn.stack.execution_interface import Batch, Execution, GradientFun
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
 from winnow.learn.stack.local_start import GradientCorrection, LocalStart, expand_to_clients
-from winnow.learn.stack.own_executions import WholeLoopExecution
-from winnow.learn.stack.own_training import OwnBatches, TrainContext
 from winnow.learn.stack.trainable_state import ModelState, take_clients
+from winnow.learn.stack.user_training import OwnBatches, TrainContext
+from winnow.learn.stack.user_training_execution import WholeLoopExecution
 
 
 @dataclass(frozen=True, kw_only=True)
