@@ -19,9 +19,9 @@ from winnow.learn.algorithm import Algorithm
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import StateLayout
-from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.simulate import SimulatedFederation
 

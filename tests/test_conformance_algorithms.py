@@ -10,8 +10,8 @@ from winnow.core import Population, RoundFinished
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update import ClientUpdate, PlainUpdate
-from winnow.learn.round_schedule import SynchronousRounds
+from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
+from winnow.learn.round_loop import SynchronousRounds
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event
 from world import blobs, experiment, prepared

@@ -12,7 +12,7 @@ from winnow.config.resolve import experiment_from_table, to_toml
 from winnow.core import ConfigError, Reply, RoundFinished, stream, wrap
 from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import RunInputs
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.randomness import secure_stream
 from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter
 from winnow.runs.event_log import encode_event

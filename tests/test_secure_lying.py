@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from winnow.core import Failure, Outcome, Reply, Task, stream, wrap
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.randomness import secure_stream
 from winnow.privacy.secagg.errors import ProtocolError

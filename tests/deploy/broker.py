@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
+from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
     CommitRound,
@@ -41,7 +42,6 @@ from winnow.deploy.jobs.ipc import (
     WithdrawTasks,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
 from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.trust.signed_documents import ALGORITHM

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from winnow.deploy.jobs.bundle_format import read_bundle
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_channel import Channel
+from winnow.deploy.jobs.ipc_messages import (
     CommitRound,
     DispatchTask,
     JobFailed,
@@ -28,7 +29,6 @@ from winnow.deploy.jobs.ipc import (
     ToRunner,
     WithdrawTasks,
 )
-from winnow.deploy.jobs.ipc_channel import Channel
 from winnow.deploy.wire.messages import Blob, WireTask
 
 ODD = "a line with \0 and \x1b[31m"

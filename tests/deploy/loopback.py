@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from winnow.config.schema import Experiment
 from winnow.deploy.jobs import job_clocks
 from winnow.deploy.jobs.deployed_run import DeployedRun
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     CommitRound,
     DispatchTask,
     JobSite,

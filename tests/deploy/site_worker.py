@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.deploy.jobs.bundle_format import read_bundle
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_channel import Channel
+from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
     FilterResult,
@@ -24,7 +25,6 @@ from winnow.deploy.jobs.ipc import (
     ToWorker,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.ipc_channel import Channel
 from winnow.deploy.wire.messages import ClientResult, DataDescription
 
 

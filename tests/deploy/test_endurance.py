@@ -12,7 +12,7 @@ from bench.deploy.world import rss, uses_torch, world
 from broker import Broker
 
 from winnow.deploy.jobs import array_files
-from winnow.deploy.jobs.ipc import JobFinished
+from winnow.deploy.jobs.ipc_messages import JobFinished
 from winnow.deploy.wire.safetensors_files import StoredArrays
 
 MB = 1e6

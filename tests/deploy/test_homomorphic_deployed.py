@@ -17,7 +17,7 @@ from test_site_numbers import Hostile, attacking
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
-from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, TaskResult
+from winnow.deploy.jobs.ipc_messages import DispatchTask, JobFinished, TaskResult
 from winnow.experiment.build import prepare_run
 from winnow.experiment.run import run_experiment
 from winnow.experiment.setup import RunInputs

@@ -19,7 +19,7 @@ from winnow.core.decode import UnreadableError, from_json, from_msgpack
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
-from winnow.deploy.jobs.ipc import CommitRound, ResultArrived, RunTask
+from winnow.deploy.jobs.ipc_messages import CommitRound, ResultArrived, RunTask
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.sandbox.isolation import ProcessLimits
 from winnow.deploy.server.runner_process_handle import RunnerProcess

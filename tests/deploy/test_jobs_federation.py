@@ -10,7 +10,7 @@ import pytest
 from winnow.core import Failure, Reply, Task, Until
 from winnow.deploy.jobs import job_clocks
 from winnow.deploy.jobs.federation import DeployedFederation
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     DispatchTask,
     ExchangeMessage,
     JobSite,

@@ -14,13 +14,13 @@ from test_conformance_deployed import deployed
 from winnow.core import ConfigError, DataError, Failure, Reply, Task
 from winnow.deploy.jobs.bootstrap import redacted_error
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
-from winnow.deploy.jobs.ipc import RunTask, TaskResult
+from winnow.deploy.jobs.ipc_messages import RunTask, TaskResult
 from winnow.deploy.jobs.mandatory_filters import ALLOWED_EXTRA_PARTS, mandatory_filters, reject_unchecked_parts
 from winnow.deploy.jobs.task_settings import encode_settings
 from winnow.deploy.wire.messages import WireTask
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.randomness import secure_stream

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from siting import POLICY, Script, World, agent_at, deploy, serving, task
 
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
-from winnow.deploy.jobs.ipc import FilterResult, PrepareJob, RunTask, TaskResult
+from winnow.deploy.jobs.ipc_messages import FilterResult, PrepareJob, RunTask, TaskResult
 from winnow.deploy.jobs.output_filter import OutputFilter
 from winnow.deploy.sandbox import isolation
-from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.site.job_processes import REDACTED_FAILURE
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.messages import Blob, ClientResult, DeployResult, SubmitResult

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import winnow
 from winnow.core import ModelError
 from winnow.deploy.jobs.bootstrap import redacted_error
-from winnow.deploy.jobs.ipc import JobFinished
+from winnow.deploy.jobs.ipc_messages import JobFinished
 
 HEAD = """
 import torch

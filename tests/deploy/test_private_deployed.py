@@ -36,7 +36,7 @@ from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.client.job_progress import LogFormatter
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.deploy.jobs.array_files import open_arrays, open_parts
-from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, RunTask
+from winnow.deploy.jobs.ipc_messages import DispatchTask, JobFinished, RunTask
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE

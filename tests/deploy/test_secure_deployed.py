@@ -26,7 +26,7 @@ from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task, stream
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
-from winnow.deploy.jobs.ipc import DispatchTask
+from winnow.deploy.jobs.ipc_messages import DispatchTask
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
@@ -375,7 +375,7 @@ def runners(federation: LocalFederation) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server and b"winnow.deploy.sandbox.launch" in (entry / "cmdline").read_bytes():
+            if parent == server and b"winnow.deploy.sandbox.child_entry_point" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
     return found
 

@@ -12,7 +12,7 @@ from siting import Script, World, agent_at, deploy, serving, task
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,

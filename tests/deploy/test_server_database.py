@@ -17,7 +17,7 @@ from postgres import fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store
 from winnow.deploy.server.database import Database, DatabaseError

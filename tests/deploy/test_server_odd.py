@@ -102,7 +102,8 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "winnow.deploy.server.leader.sandbox_unavailable_reason", lambda: "the fake runner lies outside of all walls"
+        "winnow.deploy.server.leader_services.sandbox_unavailable_reason",
+        lambda: "the fake runner lies outside of all walls",
     )
     with a_world(kits, tmp_path, "sandbox = 'none'\n[limits]\ncustom_code_disk_mb = 64\n") as world:
         world.site("plant-a")
@@ -147,7 +148,7 @@ FLOOD = """
 import socket, sys
 from pathlib import Path
 from winnow.deploy.jobs.ipc_channel import Channel
-from winnow.deploy.jobs.ipc import RunnerLogLine, ToRunner
+from winnow.deploy.jobs.ipc_messages import RunnerLogLine, ToRunner
 channel = Channel(socket.socket(fileno=int(sys.argv[1])), ToRunner)
 for _ in range(100):
     channel.send(RunnerLogLine(line="x" * 60_000))

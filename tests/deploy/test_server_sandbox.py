@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
-from winnow.deploy.jobs.ipc import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
+from winnow.deploy.jobs.ipc_messages import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
+from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
 from winnow.deploy.sandbox.isolation import LIBRARY_MEMORY_MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.sandbox.job_process import IdleProcess
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.warm_runner import WarmRunner
 

@@ -13,7 +13,7 @@ from siting import POLICY, Script, World, agent_at, deploy, serving, task
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
 from winnow.deploy.jobs.task_settings import encode_settings
-from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.wire.messages import (
     AssignTask,
     ClientResult,
@@ -25,7 +25,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import with_task_id
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.models import build_model
 
 WANTED = resolve(

@@ -16,8 +16,8 @@ from papers import a_project
 from siting import POLICY, WORKER, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
 from winnow.deploy.sandbox import isolation
-from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE
-from winnow.deploy.sandbox.launch import WORKER_MODULE as REAL_WORKER
+from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE
+from winnow.deploy.sandbox.child_entry_point import WORKER_MODULE as REAL_WORKER
 from winnow.deploy.wire.messages import ControlAgent, DeployResult, Hello, SubmitResult
 
 CLIP = '[[filters]]\nname = "clip"\nnorm = 1.0\n'

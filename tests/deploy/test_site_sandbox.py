@@ -272,14 +272,14 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     import torch
 
     from winnow.config.resolve import resolve
-    from winnow.deploy.jobs.ipc import FilterResult, JobReady, PrepareJob, RunTask, TaskResult
+    from winnow.deploy.jobs.ipc_messages import FilterResult, JobReady, PrepareJob, RunTask, TaskResult
     from winnow.deploy.jobs.task_settings import encode_settings
+    from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE
     from winnow.deploy.sandbox.isolation import ProcessLimits
-    from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE
     from winnow.deploy.site.worker_process_handle import WorkerProcess
     from winnow.deploy.wire.messages import ClientResult
     from winnow.deploy.wire.safetensors_files import StoredArrays, write_arrays, write_parts
-    from winnow.learn.client_update import TrainSettings
+    from winnow.learn.client_update_rule import TrainSettings
 
     local, plain = resolve("demo").local, resolve("demo", algorithm="fedavg").client
     settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, start_loss=False))

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from winnow.core import Failure, Reply, Task
-from winnow.deploy.jobs import ipc
+from winnow.deploy.jobs import ipc_messages
 from winnow.deploy.jobs.federation import DeployedFederation
-from winnow.deploy.jobs.ipc import DispatchTask, JobSite, ResultArrived, RunTask, TaskResult
+from winnow.deploy.jobs.ipc_messages import DispatchTask, JobSite, ResultArrived, RunTask, TaskResult
 from winnow.deploy.jobs.job_clocks import WallClock
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.site import state_store
@@ -23,7 +23,7 @@ from winnow.deploy.wire.messages import ClientResult, DataDescription, WireTask
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 STRUCTS = {
     name: each
-    for module in (messages, ipc, state_store)
+    for module in (messages, ipc_messages, state_store)
     for name, each in inspect.getmembers(module, inspect.isclass)
     if issubclass(each, msgspec.Struct)
 }

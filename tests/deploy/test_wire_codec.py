@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from winnow.deploy.jobs import ipc
+from winnow.deploy.jobs import ipc_messages
 from winnow.deploy.wire import messages
 from winnow.deploy.wire.errors import WireError, one_line
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
@@ -40,7 +40,7 @@ def strategy(kind: object) -> st.SearchStrategy[Any]:
         return st.integers(0, 2**53)
     if kind == messages.PowerOfTwo:
         return st.integers(-100, 100)
-    if kind == ipc.RoundNumber:
+    if kind == ipc_messages.RoundNumber:
         return st.integers(0, 2**31 - 1)
     plain = {
         str: _TEXTS,

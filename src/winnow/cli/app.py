@@ -19,7 +19,6 @@ from winnow.cli.federation.job_commands import abort, clone, download, submit
 from winnow.cli.federation.local import local
 from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites
-from winnow.cli.help_text import hide_python_types
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
@@ -30,6 +29,7 @@ from winnow.cli.runs import runs
 from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
+from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.version import print_version, version
 
 EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "Catalogues"

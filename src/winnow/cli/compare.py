@@ -69,7 +69,7 @@ def compare(
     With --json it prints a record for each run, each on a line of its own.
     """
     from winnow.cli.download_progress import ensure_downloaded
-    from winnow.cli.own_table import with_targets
+    from winnow.cli.targets_option import with_targets
 
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         from winnow.experiment.compare import open_comparison_folder

@@ -71,7 +71,7 @@ def run(
 
     With --resume, the argument may be a run folder instead of a preset or file.
     """
-    from winnow.cli.own_table import with_targets
+    from winnow.cli.targets_option import with_targets
 
     options = RunOptions(
         source=source,

@@ -12,11 +12,11 @@ from winnow.fleet import Devices, FleetSettings
 from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
 from winnow.learn.aggregation import AggregationRule
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.client_update import ClientUpdate, PlainUpdate
+from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.models import ModelSettings
-from winnow.learn.round_schedule import Schedule, SynchronousRounds
+from winnow.learn.round_loop import Schedule, SynchronousRounds
 from winnow.learn.selection import Selector
 from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
 from winnow.learn.update_filters import TwoSidedFilter, filter_conflict

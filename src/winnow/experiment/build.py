@@ -25,7 +25,7 @@ from winnow.data import (
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
-from winnow.experiment.model_info import DataSizes
+from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
@@ -38,6 +38,7 @@ from winnow.experiment.simulation_workers import local_handlers, open_worker_poo
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
@@ -45,7 +46,6 @@ from winnow.learn.stack import (
     clients_that_fit,
     free_bytes,
 )
-from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
 from winnow.runs import RunClock

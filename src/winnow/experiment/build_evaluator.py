@@ -18,7 +18,7 @@ from winnow.learn.evaluation import (
 from winnow.learn.final_evaluation import FinalEvaluator
 from winnow.learn.handlers import FineTuning, PersonalEvaluationSettings
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.run_plan import TrainingPlan
 
 
 def build_evaluator(

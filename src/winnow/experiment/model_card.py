@@ -6,7 +6,7 @@ from functools import partial
 from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
-from winnow.experiment.model_info import ModelInfo
+from winnow.experiment.model_card_data import ModelInfo
 
 _listed = partial(listed, at_most=50)
 """A card lists so many columns or classes; model.json has them all."""

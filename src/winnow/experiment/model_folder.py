@@ -22,7 +22,7 @@ from winnow.core.decode import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_card import card_text
-from winnow.experiment.model_info import MODEL_NAMES_OWN, ModelInfo
+from winnow.experiment.model_card_data import MODEL_NAMES_OWN, ModelInfo
 from winnow.learn.models import ModelSettings, PythonModel, build_model
 from winnow.learn.stack import ModelState
 from winnow.runs import file_names

@@ -29,10 +29,10 @@ from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.explain.html_report import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
-from winnow.learn.client_update import ClientUpdate
+from winnow.learn.client_update_rule import ClientUpdate
 from winnow.learn.final_evaluation import FinalEvaluation, SetScores
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import ModelState
-from winnow.learn.training_plan import TrainingPlan
 from winnow.runs import (
     EvaluationRecord,
     RunFolder,

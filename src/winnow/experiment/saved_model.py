@@ -17,6 +17,7 @@ from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label, TargetSpec
 from winnow.experiment.model_card import card_text
+from winnow.experiment.model_card_data import DataSizes, ModelInfo, model_info
 from winnow.experiment.model_folder import (
     build_named_model,
     create_folder,
@@ -26,13 +27,12 @@ from winnow.experiment.model_folder import (
     stored_description,
     write_description,
 )
-from winnow.experiment.model_info import DataSizes, ModelInfo, model_info
 from winnow.experiment.provenance import Provenance
 from winnow.learn.adapted_model import AdaptedModel, own_module
 from winnow.learn.estimators import estimator_model, is_estimator
 from winnow.learn.models import ModelSettings, PythonModel
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import ModelState, model_state
-from winnow.learn.training_plan import TrainingPlan
 from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.summary import Summary
 

@@ -40,6 +40,7 @@ from winnow.learn.estimators import estimator_model, estimator_notice, fitted_es
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
 from winnow.learn.representation_profile import ELEMENT_BYTES
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
     Loss,
     OwnTraining,
@@ -48,7 +49,6 @@ from winnow.learn.stack import (
     as_loss,
     as_tensor,
 )
-from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.privacy.dp import accountant_for
 

@@ -7,10 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from winnow.core import Payload
-from winnow.learn.client_update import train_clients
+from winnow.learn.client_update_rule import train_clients
 from winnow.learn.learning_site import LearningSite
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import TensorData
-from winnow.learn.training_plan import TrainingPlan
 
 EmulateUpdate: TypeAlias = Callable[[Payload, int], Payload]
 """From what is sent in a round to an update."""

@@ -7,7 +7,7 @@ import torch
 
 from winnow.core import Handler, Payload, Reply, Task
 from winnow.core.federation import clients_of
-from winnow.learn.client_update import ClientUpdate, LocalTraining, train_clients
+from winnow.learn.client_update_rule import ClientUpdate, LocalTraining, train_clients
 from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.model_evaluator import confusion_counts

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from winnow.core import Choice, ModelError, derive
-from winnow.core.factory_name import split_factory
+from winnow.core.split_factory_path import split_factory
 from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn
 
 Shape = tuple[int, ...]

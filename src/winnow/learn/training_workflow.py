@@ -33,11 +33,11 @@ from winnow.learn.metrics import metrics_by_name
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.round_costs_and_rejections import RoundRecord
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import only
-from winnow.learn.training_plan import TrainingPlan
 
 
 class TrainingWorkflow:

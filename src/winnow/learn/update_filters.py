@@ -32,7 +32,7 @@ from winnow.core import (
     Until,
 )
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.randomness import secure_stream
 from winnow.learn.reply_checks import unexpected_fault
 

@@ -17,7 +17,7 @@ from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.handlers import SEED_BYTES
 from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileBuilder, SiteExtension
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
-from winnow.learn.round_schedule import SynchronousRounds
+from winnow.learn.round_loop import SynchronousRounds
 from winnow.privacy import ckks
 from winnow.privacy.encrypted_profile import EncryptedProfile, compare_encrypted, read_profile
 from winnow.privacy.encrypted_profile_site import EncryptedProfileSite

@@ -14,7 +14,7 @@ import tomli_w
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
-from winnow.core.factory_name import split_factory
+from winnow.core.split_factory_path import split_factory
 from winnow.data import DataSettings
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit

@@ -9,7 +9,7 @@ import msgspec
 
 from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.core.errors import ConfigError
-from winnow.core.factory_name import split_factory
+from winnow.core.split_factory_path import split_factory
 from winnow.core.untrusted_text import one_line
 
 MAX_BUNDLE_BYTES = 64 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
 from winnow.deploy.jobs.array_files import open_arrays
 from winnow.deploy.jobs.federation import DeployedFederation
-from winnow.deploy.jobs.ipc import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
+from winnow.deploy.jobs.ipc_messages import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
 from winnow.deploy.jobs.job_clocks import WallClock
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot

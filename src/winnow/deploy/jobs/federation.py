@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from winnow.core import UNTIL_ALL, Exchange, Failure, Outcome, Population, Randomness, Reply, Task, Until
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     DispatchTask,
     ExchangeMessage,
     JobSite,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     CannotRunJob,
     FilterResult,
     JobReady,

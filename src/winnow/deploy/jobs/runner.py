@@ -12,7 +12,7 @@ from winnow.core import AnyEvent
 from winnow.core.scatter_gather import StoringWorkflow
 from winnow.deploy.jobs.bootstrap import LineForwarder, open_parent_channel, run_job
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
-from winnow.deploy.jobs.ipc import JobFailed, JobFinished, RunnerLogLine, StartJob, StopRunner, ToRunner
+from winnow.deploy.jobs.ipc_messages import JobFailed, JobFinished, RunnerLogLine, StartJob, StopRunner, ToRunner
 from winnow.deploy.jobs.parent_channel import StopRequestedError
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import WorkflowSpec

@@ -14,19 +14,19 @@ from winnow.core import DataError, RunError
 from winnow.data import DataConditions, Examples, Preprocessing
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.wire.messages import DataDescription
-from winnow.experiment.model_info import DataSizes
+from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
 from winnow.experiment.run import Result, conditions_record, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
+from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import as_tensor
-from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation
 from winnow.runs import RunLabel, RunView, file_names

@@ -14,7 +14,7 @@ from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
-from winnow.learn.client_update import TrainSettings
+from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
     FineTuning,

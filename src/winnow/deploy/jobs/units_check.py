@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from winnow.data import ClientData, Preprocessing
 from winnow.data.preprocessing import Column
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.local_data import SiteData
 
 UNLIKE = 4.0

@@ -15,7 +15,7 @@ from winnow.core import AnyEvent, Population
 from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, run_job, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.deployed_run import OnEvent
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
     JobReady,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from winnow.deploy.sandbox.launch import LaunchSpec, run_isolated
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec, run_isolated
 from winnow.deploy.sandbox.seccomp import die_with_parent
 
 PRELOADED_MODULES = (

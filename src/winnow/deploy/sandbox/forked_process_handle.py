@@ -11,7 +11,7 @@ from threading import Lock
 
 import msgspec
 
-from winnow.deploy.sandbox.launch import LaunchSpec
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 
 FORK_SERVER_VARIABLE = "WINNOW_FORK_SERVER"
 """The environment variable with the path of the fork server's socket; without it processes are started anew."""

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.disk_quota import DiskQuotaMonitor
 from winnow.deploy.sandbox.forked_process_handle import ForkedProcess
 from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, environment
-from winnow.deploy.sandbox.launch import LaunchSpec
 
 MAX_LOG_BYTES = 8 << 20
 """A log that is longer is set aside when the process starts again."""
@@ -39,7 +39,14 @@ class IdleProcess:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-m", "winnow.deploy.sandbox.launch", str(theirs.fileno()), *preloaded],
+                [
+                    sys.executable,
+                    "-I",
+                    "-m",
+                    "winnow.deploy.sandbox.child_entry_point",
+                    str(theirs.fileno()),
+                    *preloaded,
+                ],
                 pass_fds=(theirs.fileno(),),
                 cwd="/",
                 stdin=subprocess.PIPE,

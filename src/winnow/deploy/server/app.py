@@ -14,14 +14,14 @@ from cryptography import x509
 
 from winnow.core import ConfigError
 from winnow.core.distribution import installed_version
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
+from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.job_logs import AuditWriter
 from winnow.deploy.server.job_submission import ServerTrust
-from winnow.deploy.server.leader import ServerResources
 from winnow.deploy.server.leader_election import LeaderElection
+from winnow.deploy.server.leader_services import ServerResources
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
 from winnow.deploy.server.queries import Queries

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from winnow.config.job_settings import JobSettings
 from winnow.core import WinnowError
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import FAILED
 from winnow.deploy.server.running_job import CHECKPOINTS_ENDED, JobOutcome, RunningJob, restart_point

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from winnow.deploy.server.leader import Leader, ServerResources
+from winnow.deploy.server.leader_services import Leader, ServerResources
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.request_router import RequestRouter
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.server.integrity import first_digest, next_digest
 from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.sanitise_text import printable_line, without_nul

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from winnow.deploy.server.leader import Leader
+from winnow.deploy.server.leader_services import Leader
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.queries import Queries
 from winnow.deploy.trust.peer_identity import Peer

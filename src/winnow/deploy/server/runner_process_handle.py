@@ -8,8 +8,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from winnow.deploy.jobs.ipc import FromRunner, ToRunner
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
+from winnow.deploy.jobs.ipc_messages import FromRunner, ToRunner
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.sandbox.job_process import JobProcess, Launch, start_new
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
-from winnow.deploy.jobs.ipc import JobSite, StartJob
+from winnow.deploy.jobs.ipc_messages import JobSite, StartJob
 from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.server.integrity import verified_chunks
 from winnow.deploy.server.leader_context import LeaderContext

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from winnow.core import WinnowError
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     CommitRound,
     DispatchTask,
     FromRunner,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 
-from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.server.job_spec import JobSpec
 from winnow.deploy.server.job_supervisor import JobSupervisor
 from winnow.deploy.server.leader_context import LeaderContext

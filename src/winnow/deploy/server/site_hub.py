@@ -13,7 +13,7 @@ from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
 from winnow.deploy.server.leader_writes import LeaderWrites
-from winnow.deploy.server.site_participation import Participation
+from winnow.deploy.server.site_job_state import Participation
 from winnow.deploy.server.site_sessions import MonotonicClock, SiteConnection, SiteSession
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError, one_line

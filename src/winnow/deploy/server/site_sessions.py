@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from winnow.deploy.server.site_participation import Participation
+from winnow.deploy.server.site_job_state import Participation
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.messages import (
     AssignTask,

@@ -8,7 +8,7 @@ import msgspec
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.reply_inboxes import ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
-from winnow.deploy.server.site_participation import Participation, reply_digest
+from winnow.deploy.server.site_job_state import Participation, reply_digest
 from winnow.deploy.server.site_sessions import SiteSession
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError

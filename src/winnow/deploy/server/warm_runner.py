@@ -6,8 +6,8 @@ import asyncio
 import logging
 import socket
 
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.job_process import IdleProcess, Process
-from winnow.deploy.sandbox.launch import LaunchSpec
 
 log = logging.getLogger(__name__)
 

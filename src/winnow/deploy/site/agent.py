@@ -12,7 +12,7 @@ from threading import Event
 
 from winnow.core.distribution import installed_version
 from winnow.core.errors import WinnowError
-from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.sandbox.syscalls import drop_code_pages
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig, redactor_for

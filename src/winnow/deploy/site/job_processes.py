@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
     FilterResult,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.jobs.ipc import PrepareJob
+from winnow.deploy.jobs.ipc_messages import PrepareJob
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.job_folder import JobFolder

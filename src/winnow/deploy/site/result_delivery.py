@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.jobs.ipc import RunTask, TaskResult
+from winnow.deploy.jobs.ipc_messages import RunTask, TaskResult
 from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.import_untrusted import import_file
 from winnow.deploy.site.job_folder import result_file_name

@@ -12,7 +12,7 @@ from itertools import pairwise
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from winnow.core.errors import ConfigError
-from winnow.deploy.jobs.ipc import (
+from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,

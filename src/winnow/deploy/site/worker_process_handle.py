@@ -14,12 +14,12 @@ from uuid import uuid4
 import msgspec
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.jobs.ipc import FromWorker, StopWorker, ToWorker
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
+from winnow.deploy.jobs.ipc_messages import FromWorker, StopWorker, ToWorker
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.sandbox.job_process import JobProcess, Process, fork_from, start_new
-from winnow.deploy.sandbox.launch import LaunchSpec
 
 EXIT_GRACE_SECONDS = 2.0
 """Seconds that a process has to end by itself."""

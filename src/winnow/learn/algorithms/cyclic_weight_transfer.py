@@ -8,7 +8,7 @@ from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, mean_parts
 from winnow.learn.reply_checks import Rejection, check_replies, is_bounded
-from winnow.learn.round_schedule import Schedule
+from winnow.learn.round_loop import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.training_workflow import TrainingWorkflow
 

@@ -15,7 +15,7 @@ from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, fold_finite
 from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import check_replies
-from winnow.learn.round_schedule import Schedule
+from winnow.learn.round_loop import Schedule
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, plus, real

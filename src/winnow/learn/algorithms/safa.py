@@ -14,7 +14,7 @@ from winnow.learn.client_store import ClientStore
 from winnow.learn.collect import RoundResult, mean_parts
 from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import Rejection, check_replies, is_bounded_update
-from winnow.learn.round_schedule import Schedule
+from winnow.learn.round_loop import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.training_workflow import TrainingWorkflow

@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.core import Arrays
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.round_schedule import SynchronousRounds
+from winnow.learn.round_loop import SynchronousRounds
 from winnow.privacy.dp.privacy_loss import AnyRelease, GaussianRelease, LaplaceRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector

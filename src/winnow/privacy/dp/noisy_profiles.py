@@ -14,7 +14,7 @@ from winnow.core import ConfigError, Handler, Outcome, Randomness, Reply, Task
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.profile_comparison import PlainComparison, SiteExtension
-from winnow.learn.round_schedule import SynchronousRounds
+from winnow.learn.round_loop import SynchronousRounds
 from winnow.privacy.dp.settings import ClipNorm, Delta, NoiseMultiplier
 
 SENSITIVITY = 2.0

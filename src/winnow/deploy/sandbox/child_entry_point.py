@@ -1,8 +1,8 @@
 """The first code that runs in a job's process: it enters the sandbox, then becomes the worker.
 
 The sandbox is in force before any of the job's code is read. The `LaunchSpec` comes over standard input: all users of a
-machine can see a process's arguments. Run as `python -m winnow.deploy.sandbox.launch CHANNEL [MODULE...]`; the modules
-are loaded first, and a line on standard output reports that they are.
+machine can see a process's arguments. Run as `python -m winnow.deploy.sandbox.child_entry_point CHANNEL [MODULE...]`;
+the modules are loaded first, and a line on standard output reports that they are.
 """
 
 import importlib

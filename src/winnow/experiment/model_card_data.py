@@ -10,7 +10,7 @@ from winnow.config.schema import Experiment
 from winnow.core.distribution import installed_version
 from winnow.experiment.provenance import Provenance
 from winnow.learn.models import ModelSettings
-from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.run_plan import TrainingPlan
 from winnow.runs.summary import EVALUATED_BY_TEXT, Summary, privacy_spent_lines
 
 MODEL_NAMES_OWN = ("in-memory", "python")
