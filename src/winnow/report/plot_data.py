@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Rejected, RunError, Scored, Selected
+from winnow.core import AnyEvent, Rejected, Scored
 from winnow.runs import EvaluationRecord, HistoryPoint, RunLabel, RunView, Summary, points
+from winnow.runs.client_table import count_invitations
 
 ALL_CLIENTS = "all clients"
 
@@ -62,12 +63,11 @@ def read_plot_data(view: RunView) -> RunPlotData:
         if isinstance(event, Rejected):
             rejections.setdefault(event.reason, []).append(event.round)
     scores = _scores([event for event in events if isinstance(event, Scored)])
-    selected = [event for event in events if isinstance(event, Selected)]
     return RunPlotData(
         label=view.label,
         summary=view.summary_of(events),
         points=tuple(points(events)),
-        participation=_participation(view, selected, clients=scores.values.shape[1] if scores else 0),
+        participation=_participation(view, events),
         scores=scores,
         rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
@@ -75,20 +75,13 @@ def read_plot_data(view: RunView) -> RunPlotData:
     )
 
 
-def _participation(view: RunView, selected: list[Selected], clients: int) -> ParticipationCounts:
-    """Count selections. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
-    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in selected if len(event.clients))])
+def _participation(view: RunView, events: Sequence[AnyEvent]) -> ParticipationCounts:
+    """Count selections. Without recorded conditions, the clients heard of are one group."""
+    selections = count_invitations(view, events)
     if view.conditions:
         labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
     else:
-        labels, of_client = (ALL_CLIENTS,), np.zeros(heard_of, np.int64)
-    if heard_of > len(of_client):
-        raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
-    selections = np.zeros(len(of_client), np.int64)
-    for event in selected:
-        if event.clients.min(initial=0) < 0 or event.clients.shape != event.counts.shape:
-            raise RunError(f"{view.path} is damaged: its log does not say who was selected")
-        np.add.at(selections, event.clients, event.counts)
+        labels, of_client = (ALL_CLIENTS,), np.zeros(len(selections), np.int64)
     names = view.conditions.get("names", ())
     return ParticipationCounts(labels=labels, of_client=of_client, selections=selections, names=names)
 

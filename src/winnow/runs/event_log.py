@@ -66,6 +66,16 @@ def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: _number(value) for name, value in values.items()}
 
 
+def _integer(value: int) -> int:
+    if type(value) is not int:
+        raise TypeError("not a whole number")
+    return value
+
+
+def _text(value: str) -> str:
+    return _texts([value])[0]
+
+
 def _texts(values: list[str]) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TypeError("not texts")
@@ -77,8 +87,10 @@ def _integers(values: list[int]) -> Any:
 
 
 _REVIVE: dict[str, Callable[[Any], Any]] = {
+    "action": _text,
     "aggregated": _integers,
     "at": _number,
+    "client": _integer,
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
@@ -86,6 +98,7 @@ _REVIVE: dict[str, Callable[[Any], Any]] = {
     "joules": _number,
     "loss": _number,
     "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},
+    "reason": _text,
     "scores": lambda scores: np.array(scores, np.float64),
     "verdicts": _texts,
 }
