@@ -15,6 +15,7 @@ from winnow.core import (
     Metrics,
     Outcome,
     Payload,
+    Population,
     Reply,
     Scored,
     Selected,
@@ -24,13 +25,16 @@ from winnow.core import (
     stream,
 )
 from winnow.learn.accountant_interface import PrivacyAccountant
+from winnow.learn.aggregation import Fold
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.client_quality.assessor import ClientAssessor
+from winnow.learn.client_quality.policy import SelectionUnderPolicy
 from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
-from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
+from winnow.learn.reply_checks import CheckedReplies, ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
@@ -54,8 +58,11 @@ class TrainingWorkflow:
         evaluator: CombinedEvaluator,
         emulate: EmulateUpdate | None = None,
         evaluate_outcome: MakeFinalEvaluation | None = None,
+        assessor: ClientAssessor | None = None,
     ) -> None:
         self._plan, self.evaluator, self._emulate = plan, evaluator, emulate
+        self.assessor = assessor
+        """Who says whose data are bad; None where nothing is asked about clients' data."""
         self._evaluate_outcome = evaluate_outcome
         self.outcome: FinalEvaluation | None = None
         """What came of the training; known at its end."""
@@ -80,6 +87,8 @@ class TrainingWorkflow:
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
         self._simulated = federation.simulated
         selection = self._plan.algorithm.select.start(federation.population)
+        if self.assessor is not None:
+            selection = SelectionUnderPolicy(selection, self.assessor.policy)
         self._accountant = self._plan.accountant(federation.population)
         if self._accountant is not None and self._accountant_state:
             self._accountant.restore(self._accountant_state)
@@ -166,13 +175,17 @@ class TrainingWorkflow:
             tasks=self.tasks(clients, population.sizes),
             until=selected.until,
             counts=dict(zip(clients, selected.counts.tolist(), strict=True)),
-            start_fold=lambda: algorithm.aggregate.start(self.shared, population, awaited),
+            start_fold=lambda: self._start_fold(population, awaited),
             expected=self.expected,
             selected=per_round,
             state=self._collect_state,
             emulated_update=partial(self._emulate, self.payload, self.round) if self._emulate else None,
             byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
         )
+
+    def _start_fold(self, population: Population, awaited: int) -> Fold:
+        fold = self._plan.algorithm.aggregate.start(self.shared, population, awaited)
+        return fold if self.assessor is None else self.assessor.policy.fold(fold)
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
         """Take the server's step; what was really folded. What the folded clients proposed to keep is kept, and that of
@@ -185,6 +198,8 @@ class TrainingWorkflow:
             rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
             gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
         self._record.add_training(gathered)
+        if self.assessor is not None:
+            self.assessor.observe(self.round, _unchanged(gathered))
         self._collect_state = gathered.next_round_state
         federation.settle(reply.task for reply in (*gathered.aggregated, *later) if is_bounded_update(reply))
         return gathered
@@ -220,6 +235,7 @@ class TrainingWorkflow:
         self._selected = selection.state()
         self._accountant_state = {} if self._accountant is None else self._accountant.state()
         self._evaluate(federation)
+        yield from self._assess(federation)
         self._now = federation.clock.now
         metrics = {**self._current_evaluation.metrics, **self._round_metrics(gathered)}
         yield from self._record.finish(self.round, self._now, gathered, metrics)
@@ -267,15 +283,31 @@ class TrainingWorkflow:
         if value is not None and value > self._best_score:  # NaN is not
             self.best, self._best_score = self.model, value
 
+    def _assess(self, federation: Federation) -> Iterator[AnyEvent]:
+        """Have the clients assessed, if it is time."""
+        if self.assessor is not None:
+            send, ask = partial(self._send_tasks, federation), partial(self._ask, federation)
+            yield from self.assessor.assess(self.model, self.shared, self.round, ask, send, federation.clock)
+
     def _send_tasks(
         self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None
     ) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
+        sifted = self._exchanged(federation, tasks, check)
+        self._record.add(sifted.answered, sifted.refused)
+        return list(sifted.sound)
+
+    def _ask(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck) -> CheckedReplies:
+        """An exchange whose tasks clients may decline: only unsound replies are rejected."""
+        sifted = self._exchanged(federation, tasks, check)
+        replied = {reply.task.client for reply in sifted.answered}
+        self._record.add(sifted.answered, [each for each in sifted.refused if each.client in replied])
+        return sifted
+
+    def _exchanged(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None) -> CheckedReplies:
         with federation.dispatch(tasks) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused, answered = check_replies(outcomes, self.expected, check)
-        self._record.add(answered, refused)
-        return list(sound)
+        return check_replies(outcomes, self.expected, check)
 
     def _round_metrics(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
@@ -311,6 +343,7 @@ class TrainingWorkflow:
             "privacy": self._accountant_state,
             "profile": profile,
             "underway": self.schedule_state.arrays,
+            "quality": {} if self.assessor is None else self.assessor.state(),
         }
         return Snapshot(
             arrays={f"{group}/{name}": array for group, named in groups.items() for name, array in named.items()},
@@ -336,4 +369,12 @@ class TrainingWorkflow:
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
         self._evaluation = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
+        if self.assessor is not None and "quality" in groups:
+            self.assessor.restore(groups["quality"])
         self.schedule_state = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
+
+
+def _unchanged(gathered: RoundResult) -> list[Reply]:
+    """The aggregated replies as their clients sent them; a schedule may have moved them."""
+    aggregated = {reply.task.client for reply in gathered.aggregated}
+    return [reply for reply in gathered.reported if reply.task.client in aggregated]
