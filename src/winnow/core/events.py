@@ -84,6 +84,10 @@ class Assessed(Event):
     verdicts: tuple[str, ...]
     evidence: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if {len(self.scores), len(self.verdicts), len(self.evidence)} != {len(self.clients)}:
+            raise ValueError("every assessed client has a score, a verdict and evidence")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyApplied(Event):

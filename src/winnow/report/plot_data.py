@@ -49,8 +49,8 @@ class RunPlotData:
     points: tuple[HistoryPoint, ...]
     participation: ParticipationCounts
     scores: ScoreHistory | None
-    rejections: Mapping[str, Sequence[int]]
-    """By reason, the rounds of the replies that were not aggregated; the most frequent first."""
+    rejections: Mapping[str, Sequence[Rejected]]
+    """By reason, the replies that were not aggregated; the most frequent first."""
     config_text: str
     evaluation: EvaluationRecord | None = None
 
@@ -58,10 +58,10 @@ class RunPlotData:
 def read_plot_data(view: RunView) -> RunPlotData:
     """Read a run's events once and keep what is drawn."""
     events = list(view.events())
-    rejections: dict[str, list[int]] = {}
+    rejections: dict[str, list[Rejected]] = {}
     for event in events:
         if isinstance(event, Rejected):
-            rejections.setdefault(event.reason, []).append(event.round)
+            rejections.setdefault(event.reason, []).append(event)
     scores = _scores([event for event in events if isinstance(event, Scored)])
     return RunPlotData(
         label=view.label,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import AnyEvent, Assessed, PolicyApplied, RunError, Scored, Selected
+from winnow.core import AnyEvent, Assessed, PolicyApplied, Rejected, RunError, Scored, Selected
 from winnow.runs.view import RunView
 
 FINE, DIFFERENT, SUSPECT, HARMFUL, CANNOT_TELL = "fine", "different", "suspect", "harmful", "cannot tell"
@@ -45,6 +45,8 @@ class ClientTable:
     """All clients, the worst first."""
 
     rows: Sequence[ClientRow]
+    assessed: int
+    """How many clients were assessed, at least once."""
     assessments: Sequence[int]
     """The rounds after which clients were assessed; none where they never were."""
     actions: Sequence[PolicyApplied]
@@ -57,10 +59,39 @@ class ClientTable:
 
     def headline(self) -> str:
         """How many clients look bad."""
-        return alarm_text(len(self.alarms), len(self.rows))
+        return alarm_text(len(self.alarms), self.assessed)
 
-    def name_of(self, client: int) -> str:
-        return next((row.name for row in self.rows if row.client == client), f"client {client}")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientAssessment:
+    """What came out for one client."""
+
+    score: float
+    verdict: str
+    evidence: str
+
+
+NOT_ASSESSED = ClientAssessment(score=math.nan, verdict=CANNOT_TELL, evidence="")
+
+
+class LatestAssessments:
+    """The last word about each client, told by events."""
+
+    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+        self.of_client: dict[int, ClientAssessment] = {}
+        for event in events:
+            self.follow(event)
+
+    def follow(self, event: AnyEvent) -> None:
+        if isinstance(event, Assessed):
+            told = zip(event.clients.tolist(), event.scores.tolist(), event.verdicts, event.evidence, strict=True)
+            for client, score, verdict, evidence in told:
+                self.of_client[client] = ClientAssessment(score=score, verdict=verdict, evidence=evidence)
+
+    def headline(self) -> str:
+        """How many clients look bad; empty where none does."""
+        bad = sum(each.verdict in ALARMS for each in self.of_client.values())
+        return alarm_text(bad, len(self.of_client)) if bad else ""
 
 
 def alarm_text(bad: int, clients: int) -> str:
@@ -74,12 +105,9 @@ def read_client_table(view: RunView, events: Iterable[AnyEvent] | None = None) -
     told = list(view.events() if events is None else events)
     invited = count_invitations(view, told)
     names, sizes = view.conditions.get("names", ()), view.conditions.get("sizes", ())
-    assessed = [event for event in told if isinstance(event, Assessed)]
+    assessments = [event.round for event in told if isinstance(event, Assessed)]
     actions = [event for event in told if isinstance(event, PolicyApplied)]
-    latest: dict[int, tuple[float, str, str]] = {}
-    for event in assessed:
-        found = zip(event.scores.tolist(), event.verdicts, event.evidence, strict=True)
-        latest |= dict(zip(event.clients.tolist(), found, strict=True))
+    latest = LatestAssessments(told).of_client
     policy = {event.client: "" if event.action == READMIT else event.action for event in actions}
     rows = [
         ClientRow(
@@ -87,15 +115,16 @@ def read_client_table(view: RunView, events: Iterable[AnyEvent] | None = None) -
             name=names[client] if names else f"client {client}",
             samples=sizes[client] if sizes else None,
             invited=times,
-            score=score,
-            verdict=verdict,
-            evidence=evidence,
+            score=found.score,
+            verdict=found.verdict,
+            evidence=found.evidence,
             policy=policy.get(client, ""),
         )
         for client, times in enumerate(invited.tolist())
-        for score, verdict, evidence in [latest.get(client, (math.nan, CANNOT_TELL, ""))]
+        for found in [latest.get(client, NOT_ASSESSED)]
     ]
-    return ClientTable(rows=sorted(rows, key=_badness), assessments=[each.round for each in assessed], actions=actions)
+    rows.sort(key=_badness)
+    return ClientTable(rows=rows, assessed=len(latest), assessments=assessments, actions=actions)
 
 
 def _badness(row: ClientRow) -> tuple[int, float, int]:
@@ -122,17 +151,12 @@ def _heard_of(view: RunView, events: Iterable[AnyEvent]) -> int:
     for event in events:
         if isinstance(event, Scored):
             clients = max(clients, len(event.scores))
-        elif isinstance(event, PolicyApplied):
+        elif isinstance(event, PolicyApplied | Rejected):
             _check(view, event.client >= 0)
             clients = max(clients, event.client + 1)
         elif isinstance(event, Selected | Assessed):
-            lengths = (
-                {len(event.counts)}
-                if isinstance(event, Selected)
-                else {len(event.scores), len(event.verdicts), len(event.evidence)}
-            )
-            _check(view, event.clients.ndim == 1 and lengths == {len(event.clients)})
-            _check(view, event.clients.min(initial=0) >= 0)
+            several = event.counts if isinstance(event, Selected) else event.scores
+            _check(view, event.clients.min(initial=0) >= 0 and event.clients.shape == several.shape)
             clients = max(clients, int(event.clients.max(initial=-1)) + 1)
     return clients
 
