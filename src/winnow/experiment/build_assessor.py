@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from winnow.config.compatibility_checks import check_profile_layer
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, ModelError, Population, Work, stream
-from winnow.core.listing import listed
 from winnow.data import Preprocessing
 from winnow.experiment.model_setup import ModelSetup
-from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, EvidenceKind
 from winnow.learn.aggregation import LinearFold
+from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, EvidenceKind
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessor import (
     MAX_ASSESSED_CLIENTS,
@@ -23,7 +22,7 @@ from winnow.learn.client_quality.assessor import (
     Questions,
 )
 from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
-from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
+from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.evidence_pass import SampleClasses, bin_edges
 from winnow.learn.client_quality.findings import client_findings
@@ -40,8 +39,6 @@ from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.update_evidence import UpdateEvidence
 from winnow.learn.profiled_layer import default_layer
 from winnow.learn.run_plan import TrainingPlan
-
-BLOCK_OF: dict[EvidenceKind, str] = {"inputs": REPRESENTATION, "columns": COLUMNS, "labels": OUTCOMES}
 
 
 def evidence_layer(experiment: Experiment, module: nn.Module, x: Tensor, private: frozenset[str]) -> str | None:

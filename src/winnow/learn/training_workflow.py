@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from winnow.core import (
     AnyEvent,
     Evaluated,
+    Failure,
     Federation,
     Metrics,
     Outcome,
@@ -24,6 +25,7 @@ from winnow.core import (
     Task,
     stream,
 )
+from winnow.core.untrusted_text import one_line
 from winnow.learn.accountant_interface import PrivacyAccountant
 from winnow.learn.aggregation import Fold
 from winnow.learn.algorithm import Algorithm
@@ -34,7 +36,14 @@ from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
-from winnow.learn.reply_checks import CheckedReplies, ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
+from winnow.learn.reply_checks import (
+    CheckedReplies,
+    ExpectedReply,
+    Rejection,
+    check_replies,
+    is_bounded,
+    is_bounded_update,
+)
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
@@ -293,21 +302,23 @@ class TrainingWorkflow:
         self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None
     ) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
-        sifted = self._exchanged(federation, tasks, check)
-        self._record.add(sifted.answered, sifted.refused)
-        return list(sifted.sound)
+        sound, refused, answered = check_replies(_outcomes(federation, tasks), self.expected, check)
+        self._record.add(answered, refused)
+        return list(sound)
 
     def _ask(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck) -> CheckedReplies:
-        """An exchange whose tasks clients may decline: only unsound replies are rejected."""
-        sifted = self._exchanged(federation, tasks, check)
-        replied = {reply.task.client for reply in sifted.answered}
-        self._record.add(sifted.answered, [each for each in sifted.refused if each.client in replied])
-        return sifted
-
-    def _exchanged(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None) -> CheckedReplies:
-        with federation.dispatch(tasks) as exchange:
-            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        return check_replies(outcomes, self.expected, check)
+        """An exchange whose tasks clients may decline, and say why: only unsound replies are rejected."""
+        outcomes = _outcomes(federation, tasks)
+        sound, unsound, answered = check_replies(
+            [each for each in outcomes if isinstance(each, Reply)], self.expected, check
+        )
+        self._record.add(answered, unsound)
+        declined = [
+            Rejection(client=each.task.client, reason=one_line(each.reason))
+            for each in outcomes
+            if isinstance(each, Failure)
+        ]
+        return CheckedReplies(sound, [*unsound, *declined], answered)
 
     def _round_metrics(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
@@ -372,6 +383,11 @@ class TrainingWorkflow:
         if self.assessor is not None and "quality" in groups:
             self.assessor.restore(groups["quality"])
         self.schedule_state = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
+
+
+def _outcomes(federation: Federation, tasks: Sequence[Task]) -> list[Outcome]:
+    with federation.dispatch(tasks) as exchange:
+        return sorted(exchange, key=lambda outcome: outcome.task.client)
 
 
 def _unchanged(gathered: RoundResult) -> list[Reply]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from winnow.core import AnyEvent, Arrays, Assessed, Clock, Payload, PolicyApplied, Reply, Task, Work, stream
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment, assess
-from winnow.learn.client_quality.contribution import Contribution, ContributionEstimator
+from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator
 from winnow.learn.client_quality.departures import Departures, measure
 from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
@@ -80,25 +80,24 @@ class ClientAssessor:
         *,
         rounds: int,
         clients: NDArray[np.int64],
+        weights: NDArray[np.float64],
         questions: Questions | None,
         updates: UpdateEvidence | None,
         contributions: ContributionSearch | None,
         policy: QualityPolicy,
     ) -> None:
-        """Of these `clients`. Without `questions` nobody is asked."""
+        """Of these `clients`; `weights` are all clients' in the aggregation. Without `questions` nobody is asked."""
         self._settings, self._due = settings, assessment_rounds(rounds, settings.assessments)
-        self._clients, self._questions, self.policy = clients.tolist(), questions, policy
+        self._clients, self._weights = clients.tolist(), weights
+        self._questions, self.policy = questions, policy
         self._updates, self._contributions = updates, contributions
         self._history: dict[int, list[Departures]] = {client: [] for client in self._clients}
         self.reference: ReferenceSummary | None = None
         """What clients were last compared with."""
 
-    @property
-    def sees_updates(self) -> bool:
-        return self._updates is not None or self._contributions is not None
-
-    def observe(self, round: int, replies: Sequence[Reply], weights: Mapping[int, float]) -> None:
+    def observe(self, round: int, replies: Sequence[Reply]) -> None:
         """See the updates of a round."""
+        weights = {reply.task.client: float(self._weights[reply.task.client]) for reply in replies}
         if self._updates is not None:
             self._updates.observe(replies, weights)
         if (search := self._contributions) is not None:
@@ -169,7 +168,7 @@ class ClientAssessor:
         self,
         evidence: Mapping[int, ClientEvidence],
         updates: Mapping[int, UpdateScore],
-        contributions: Mapping[int, Contribution],
+        contributions: Mapping[int, ContributionEstimate],
         client: int,
     ) -> Sequence[Finding]:
         found: list[Finding] = []

@@ -162,4 +162,3 @@ def told_moments(moments: ClassMoments, min_rows: int, count_step: int) -> Class
         mean=np.where(told, moments.mean, np.float32(0)),
         variance=np.where(told, moments.variance, np.float32(0)),
     )
-

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from winnow.core import Arrays, ConfigError, Reply, suggest
-from winnow.learn.aggregation import Contribution, LinearFold
+from winnow.learn.aggregation import Contribution, Fold, LinearFold
 from winnow.learn.client_quality.assessment import ClientAssessment
 from winnow.learn.client_quality.settings import Policy
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext
@@ -21,7 +21,9 @@ READMIT = "readmit"
 
 def clients_named(keep: Sequence[str], names: Sequence[str]) -> frozenset[int]:
     """The numbers of the clients that are called so, by their name or as `client 3`."""
-    number_of = {f"client {k}": k for k in range(len(names))} | {name: k for k, name in enumerate(names)} if keep else {}
+    number_of = (
+        {f"client {k}": k for k in range(len(names))} | {name: k for k, name in enumerate(names)} if keep else {}
+    )
     for name in keep:
         if name not in number_of:
             raise ConfigError(f"quality.keep: there is no client {name!r}; {suggest(name, list(number_of))}")
@@ -68,9 +70,12 @@ class QualityPolicy:
             clients=clients[order], counts=counts[order], until=selected.until, scores=selected.scores
         )
 
-    def fold(self, fold: LinearFold) -> "LinearFold | DownWeightedFold":
+    def fold(self, fold: Fold) -> Fold:
         """The fold, in which some clients count less."""
-        return DownWeightedFold(fold, self._factor) if self._factor else fold
+        if self._policy != "down-weight" or not self._factor:
+            return fold
+        assert isinstance(fold, LinearFold)
+        return DownWeightedFold(fold, self._factor)
 
     def state(self) -> Arrays:
         return {
