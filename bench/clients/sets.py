@@ -36,7 +36,9 @@ class QualitySet:
     numbers: tuple[int, ...] = ()
     """Columns of a table that hold numbers, those without that are mostly zero: zero-filling these spoils nothing."""
     zero: NDArray[np.float32] | None = None
-    """What a raw zero becomes in each column of a table."""
+    """What a raw zero becomes in each column of numbers."""
+    width: NDArray[np.float32] | None = None
+    """What each of these was divided by."""
 
 
 def adult(cache: Path) -> QualitySet:
@@ -121,6 +123,7 @@ def _table(
         foreign=rng.normal(x.mean(axis=0), x.std(axis=0), x.shape).astype(np.float32),
         numbers=tuple(np.flatnonzero((numbers == 0).mean(axis=0) < 0.5).tolist()),
         zero=(-mean / width).astype(np.float32),
+        width=width.astype(np.float32),
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import AnyEvent, Rejected, Scored
+from winnow.core import AnyEvent, Assessed, Rejected, Scored
 from winnow.runs import EvaluationRecord, HistoryPoint, RunLabel, RunView, Summary, points
-from winnow.runs.client_table import count_invitations
+from winnow.runs.client_table import ClientTable, count_invitations, read_client_table
 
 ALL_CLIENTS = "all clients"
 
@@ -53,6 +53,10 @@ class RunPlotData:
     """By reason, the replies that were not aggregated; the most frequent first."""
     config_text: str
     evaluation: EvaluationRecord | None = None
+    clients: ClientTable | None = None
+    """What is known of clients' data; None where they were not assessed."""
+    false_alarms: float | None = None
+    """The share of honest clients that may be called suspect."""
 
 
 def read_plot_data(view: RunView) -> RunPlotData:
@@ -62,6 +66,7 @@ def read_plot_data(view: RunView) -> RunPlotData:
     for event in events:
         if isinstance(event, Rejected):
             rejections.setdefault(event.reason, []).append(event)
+    assessed = any(isinstance(event, Assessed) for event in events)
     scores = _scores([event for event in events if isinstance(event, Scored)])
     return RunPlotData(
         label=view.label,
@@ -72,7 +77,14 @@ def read_plot_data(view: RunView) -> RunPlotData:
         rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
         evaluation=view.evaluation,
+        clients=read_client_table(view, events) if assessed else None,
+        false_alarms=_false_alarms(view) if assessed else None,
     )
+
+
+def _false_alarms(view: RunView) -> float | None:
+    share = view.config.get("quality", {}).get("false_alarms")
+    return share if isinstance(share, float) else None
 
 
 def _participation(view: RunView, events: Sequence[AnyEvent]) -> ParticipationCounts:

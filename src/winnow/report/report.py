@@ -8,6 +8,7 @@ from typing import TypeAlias
 from winnow.core import Rejected, RunError
 from winnow.core.listing import listed
 from winnow.report import fairness, figures, model_quality, tables
+from winnow.report.client_section import client_quality_section
 from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
@@ -44,7 +45,9 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
+    alone = len(runs) == 1  # of several runs, how they compare comes first
     sections = (
+        *([client_quality_section] if alone else []),
         _headline,
         _progress,
         model_quality.losses_section,
@@ -52,6 +55,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         model_quality.clients_section,
         model_quality.notes_section,
         _fairness,
+        *([] if alone else [client_quality_section]),
         _participation,
         _scores,
         _costs,
