@@ -76,6 +76,6 @@ def of_features(z_mean: Reals, z_scale: Reals) -> Reals:
 
 
 def of_outcomes(z_mean: Reals, z_scale: Reals) -> Reals:
-    """[..., 2]: the mean of the squares for predictions or residuals, and the loss, which is the last, with its sign."""
+    """[..., 2]: the mean of the squares for predictions or residuals, and the loss, which comes last, with its sign."""
     told = np.minimum(np.abs(z_mean[..., :-1]), CAP) ** 2
     return np.stack([told.mean(axis=-1), z_mean[..., -1]], axis=-1)

@@ -29,6 +29,7 @@ STATISTICS = (
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
 BY_CLASS = {REPRESENTATION: 0, COLUMNS: 2, OUTCOMES: 4}
 BLIND = {REPRESENTATION: 6, COLUMNS: 8}
+LOSS = 5
 COPIES = 10
 TYPICAL_HARM = 0.4
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
@@ -164,4 +165,6 @@ def _at(classes: Sample, places: NDArray[np.int64]) -> Sample:
 def _check_fits(reference: ReferenceSummary, block: str, moments: ClassMoments) -> None:
     expected = reference.moments.get(block)
     if expected is None or expected.mean.shape != moments.mean.shape:
-        raise DataError(f"evidence {block!r} does not fit the reference's; both must come from one model and one data set")
+        raise DataError(
+            f"evidence {block!r} does not fit the reference's; both must come from one model and one data set"
+        )

@@ -8,7 +8,7 @@ import numpy as np
 
 from winnow.learn.client_quality.comparison import Reals, Sample
 
-STEPS = 60
+STEPS = 100
 
 
 def mixed(classes: Sample, weights: Reals) -> Sample:
@@ -32,7 +32,7 @@ def best_weights(sample: Sample, classes: Sample, floor: Reals) -> Reals:
     wanted = np.clip(wanted, -100, 100)
     gram = design @ np.swapaxes(design, 1, 2)
     pull = (wanted @ np.swapaxes(design, 1, 2))[:, 0]
-    step = 1 / np.maximum(np.trace(gram, axis1=1, axis2=2), 1e-12)[:, None]
+    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[:, -1:], 1e-12)
     weights = np.full(pull.shape, 1 / design.shape[1])
     ahead, momentum = weights, 1.0
     for _ in range(STEPS):

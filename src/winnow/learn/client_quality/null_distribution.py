@@ -44,7 +44,11 @@ class BlockNull:
 
 
 def tabulate(
-    x: Reals, classes: NDArray[np.int64], scale: FeatureScale, moments: Sample, statistics: Statistics,
+    x: Reals,
+    classes: NDArray[np.int64],
+    scale: FeatureScale,
+    moments: Sample,
+    statistics: Statistics,
     rng: np.random.Generator,
 ) -> BlockNull:
     """From the reference's rows; `moments` are its own by class, [C, f]."""
@@ -54,7 +58,9 @@ def tabulate(
     if not len(known):
         return BlockNull(scale=scale, by_class=by_class, blind=blind)
     rows = [_some(x[classes == label], rng) for label in known]
-    again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, moments.rows[known], strict=True)])
+    again = _stacked(
+        [_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, moments.rows[known], strict=True)]
+    )
     for place, n in enumerate(GRID):
         for position, label in enumerate(known):
             own = _drawn(rows[position], np.full(DRAWS, n), rng)

@@ -1,4 +1,4 @@
-"""What is known of the reference's rows, without any of them: moments by class, and how honest clients would compare."""
+"""What is known of the reference's rows, without any of them: moments by class, and how honest clients compare."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +98,9 @@ class ReferenceSummary:
     def of(cls, arrays: Arrays) -> "ReferenceSummary":
         """From named arrays of whatever origin."""
         blocks = [block for block in BLOCKS if f"{block}.counts" in arrays]
-        _require(set(arrays) == {"rows", *(f"{block}.{part}" for block in blocks for part in PARTS)}, "unexpected parts")
+        _require(
+            set(arrays) == {"rows", *(f"{block}.{part}" for block in blocks for part in PARTS)}, "unexpected parts"
+        )
         rows = _checked(arrays, "rows", np.int64, (2,))
         _require(bool(blocks), "no blocks")
         _require(0 < rows[0] < MOST_ROWS and -1 <= rows[1] <= rows[0], "impossible numbers of rows")
@@ -209,7 +211,8 @@ def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNu
 
     return BlockNull(
         scale=FeatureScale(
-            variance=mean([null.scale.variance for null in nulls]), kurtosis=mean([null.scale.kurtosis for null in nulls])
+            variance=mean([null.scale.variance for null in nulls]),
+            kurtosis=mean([null.scale.kurtosis for null in nulls]),
         ),
         by_class=mean([null.by_class for null in nulls]),
         blind=mean([null.blind for null in nulls]),
