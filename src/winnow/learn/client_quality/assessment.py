@@ -169,7 +169,7 @@ def _by_kind(scores: Table) -> dict[str, float]:
     the rows as such, seen without labels, are as they should be.
     """
     inputs, by_class, copies = scores[INPUTS].max(), scores[BY_CLASS].max(), scores[COPIES]
-    if inputs >= EXPLAINED * by_class:
+    if inputs >= min(1.0, EXPLAINED * by_class):
         kinds = {"inputs": max(inputs, by_class)}
     else:
         kinds = {"inputs": inputs, "labels": by_class}

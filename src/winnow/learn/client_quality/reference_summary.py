@@ -143,7 +143,7 @@ def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32
             variance=part("scale", np.float64, (features,)), kurtosis=part("kurtosis", np.float64, (features,))
         ),
         by_class=part("by_class", np.float64, (classes, len(GRID), 2, 3)),
-        blind=part("blind", np.float64, (len(GRID), 2, 3)),
+        blind=part("blind", np.float64, (classes + 1, len(GRID), 2, 3)),
     )
     _require(bool((moments.counts >= 0).all() and (moments.variance >= 0).all()), "negative counts or variances")
     _require(bool((null.scale.variance > 0).all() and (null.scale.kurtosis > 0).all()), "features without a scale")
