@@ -1,6 +1,7 @@
 """Clients are called by their sites' names, whatever else a site says of its own or a server of all of them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from winnow.core import AnyEvent, Assessed, Federation, PolicyApplied, Rejected, Snapshot, Workflow
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.jobs.client_names import client_names
-from winnow.deploy.jobs.ipc_messages import JobSite
+from winnow.deploy.jobs.deployed_run import DeployedRun
+from winnow.deploy.jobs.ipc_messages import JobSite, StartJob
 from winnow.deploy.jobs.local_data import load_site_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.runs import RunView
@@ -101,3 +104,58 @@ def test_files_of_a_folder_are_names_unless_they_are_numbers(tmp_path: Path) -> 
     numbered = load_site_data("d", {"folder": str(tmp_path / "numbered"), **source}, seed=0)
     assert named.client_names == ("eastgate", "st-mary")
     assert numbered.client_names == ()
+
+
+class Recorder:
+    """Stands where a runner's channel to its server is."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def send(self, message: Any) -> None:
+        self.lines.append(message.line)
+
+
+class Scripted(Workflow):
+    """Says what a workflow would say, and asks nobody."""
+
+    def __init__(self, events: list[AnyEvent]) -> None:
+        self._events = events
+
+    def run(self, federation: Federation) -> Iterator[AnyEvent]:
+        return iter(self._events)
+
+    def snapshot(self) -> Snapshot:
+        raise NotImplementedError
+
+    def restore(self, state: Snapshot) -> None:
+        raise NotImplementedError
+
+
+def assessed(number: int, *verdicts: str) -> Assessed:
+    places = np.arange(len(verdicts))
+    why = tuple("column income: 12 times larger" for _ in verdicts)
+    return Assessed(
+        round=number, at=0.0, version=0, clients=places, scores=places * 1.0, verdicts=verdicts, evidence=why
+    )
+
+
+def test_a_jobs_log_names_who_looks_bad_and_what_was_done_but_tells_nothing_of_the_data(tmp_path: Path) -> None:
+    members = [member("clinic", [5], []), member("ward", [5, 5], ["north", "south"])]
+    events: list[AnyEvent] = [
+        assessed(1, "fine", "fine", "fine"),
+        assessed(2, "suspect", "fine", "harmful"),
+        assessed(3, "suspect", "fine", "harmful"),
+        PolicyApplied(round=3, at=0.0, client=2, action="exclude", reason="column income: 12 times larger"),
+        Rejected(round=3, at=0.0, client=1, reason="no answer"),
+        assessed(4, "fine", "fine", "fine"),
+    ]
+    start = StartJob(job="job", folder=str(tmp_path), bundle="", checkpoint=None, round=0, members=members, data={})
+    channel = Recorder()
+    DeployedRun(channel, start).execute(Scripted(events), lambda event: None)  # type: ignore[arg-type]
+    assert channel.lines == [
+        "round 2: 2 of 3 clients look bad: clinic (suspect), ward, south (harmful)",
+        "round 3: excluded: ward, south",
+        "round 3: reply of ward, north rejected: no answer",
+        "round 4: no client looks bad",
+    ]

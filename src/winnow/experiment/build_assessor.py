@@ -89,7 +89,7 @@ def build_assessor(
     names: Sequence[str],
     reference: tuple[Tensor, Tensor],
 ) -> ClientAssessor | None:
-    """The assessor of a run; None where no evidence is gathered. `reference` is the server's, `names` are the clients'."""
+    """The assessor of a run; None where no evidence is gathered. `reference` is the server's, `names` the clients'."""
     settings, (x, y) = experiment.quality, reference
     kept = clients_named(settings.keep, names)
     sequences = plan.classes is not None and model.probe[1].dim() > 1

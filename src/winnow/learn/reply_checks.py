@@ -171,6 +171,7 @@ _METRICS = {
     "evaluate-loss": LOSS_METRICS,
     "profile": frozenset[str](),
     "assess": frozenset[str](),
+    "summarise-reference": frozenset[str](),
 }
 
 

@@ -202,13 +202,14 @@ class TrainingWorkflow:
 
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
+        start = self.shared
         if not self._step(gathered, federation):
             reason = "the round's model is not finite; the previous model is kept"
             rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
             gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
         self._record.add_training(gathered)
         if self.assessor is not None:
-            self.assessor.observe(self.round, _unchanged(gathered))
+            self.assessor.observe(self.round, start, _unchanged(gathered))
         self._collect_state = gathered.next_round_state
         federation.settle(reply.task for reply in (*gathered.aggregated, *later) if is_bounded_update(reply))
         return gathered

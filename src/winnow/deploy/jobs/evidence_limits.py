@@ -57,11 +57,11 @@ class EvidenceLimits:
         if not self._signed.issuperset(asked.blocks) or tasks[0].round not in self._rounds:
             return NOT_SIGNED
         if isinstance(asked, SummarySettings):
-            if not all(task.client in self._holders for task in tasks):
-                return NOT_SIGNED
-        elif (asked.min_rows, asked.count_step) != (self._quality.min_rows, self._quality.count_step) or (
-            asked.distinct_rows and REPRESENTATION not in self._signed
-        ):
+            signed = all(task.client in self._holders for task in tasks)
+        else:
+            signed = (asked.min_rows, asked.count_step) == (self._quality.min_rows, self._quality.count_step)
+            signed = signed and (not asked.distinct_rows or REPRESENTATION in self._signed)
+        if not signed:
             return NOT_SIGNED
         return self._classes_fault(asked.classes, asked.edges)
 

@@ -95,14 +95,14 @@ class ClientAssessor:
         self.reference: ReferenceSummary | None = None
         """What clients were last compared with."""
 
-    def observe(self, round: int, replies: Sequence[Reply]) -> None:
-        """See the updates of a round."""
+    def observe(self, round: int, start: ModelState, replies: Sequence[Reply]) -> None:
+        """See the updates of a round, which began with this model."""
         weights = {reply.task.client: float(self._weights[reply.task.client]) for reply in replies}
         if self._updates is not None:
             self._updates.observe(replies, weights)
         if (search := self._contributions) is not None:
             rng = stream(search.seed, "contribution", round)
-            search.estimator.observe(replies, weights, search.utility, rng, search.evaluations)
+            search.estimator.observe(start, replies, weights, search.utility, rng, search.evaluations)
 
     def assess(
         self, model: ModelState, shared: ModelState, round: int, ask: AskClients, send_tasks: SendTasks, clock: Clock

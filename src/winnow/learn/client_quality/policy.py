@@ -21,9 +21,9 @@ READMIT = "readmit"
 
 def clients_named(keep: Sequence[str], names: Sequence[str]) -> frozenset[int]:
     """The numbers of the clients that are called so, by their name or as `client 3`."""
-    number_of = (
-        {f"client {k}": k for k in range(len(names))} | {name: k for k, name in enumerate(names)} if keep else {}
-    )
+    if not keep:
+        return frozenset()
+    number_of = {f"client {k}": k for k in range(len(names))} | {name: k for k, name in enumerate(names)}
     for name in keep:
         if name not in number_of:
             raise ConfigError(f"quality.keep: there is no client {name!r}; {suggest(name, list(number_of))}")
