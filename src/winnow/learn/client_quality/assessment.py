@@ -77,9 +77,9 @@ class ScoreTable:
     """Of K clients, by statistic: [K, S]; -∞ where there is no evidence."""
 
     among_clients: Table
-    """Against chance and the other clients."""
+    """By how much it exceeds the typical client's, in units of what chance and the spread of clients allow."""
     by_chance: Table
-    """Against chance alone."""
+    """The same, in units of what chance alone allows."""
     power: Table
     """[K], the score that a typical harm would have"""
     loss: Table
@@ -136,7 +136,7 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     detectable = np.nan_to_num(table[..., DETECTABLE] / bound)
     return ScoreTable(
         among_clients=np.where(present, (effect - centre) / bound, -np.inf),
-        by_chance=np.where(present, effect / chance, -np.inf),
+        by_chance=np.where(present, (effect - np.maximum(centre, 0)) / chance, -np.inf),
         power=detectable.max(axis=1, initial=0.0),
         loss=np.nan_to_num(effect[:, LOSS] - centre[LOSS]),
     )
@@ -151,7 +151,7 @@ def _combined(assessments: Sequence[Departures]) -> Table:
 
 
 def _quantile(level: float, skewness: Table) -> Table:
-    """What a standardised Pearson type III distribution exceeds with this probability. A sum of squares nearly has one."""
+    """What a standardised Pearson type III distribution, nearly that of a sum of squares, exceeds so often."""
     return np.asarray(stats.pearson3.isf(level, np.clip(np.nan_to_num(skewness), 0.0, 4.0)))
 
 
