@@ -24,9 +24,7 @@ from winnow.learn.client_quality.reference_summary import ReferenceSummary, samp
 STATISTICS = (
     "representation by class",
     "representation towards other classes",
-    "columns by class",
     "columns towards other classes",
-    "predictions",
     "loss",
     "representation",
     "representation, largest",
@@ -34,11 +32,14 @@ STATISTICS = (
     "columns, largest",
     "copies",
 )
+BY_CLASS, TOWARDS, BLIND = (
+    {REPRESENTATION: 0},
+    {REPRESENTATION: 1, COLUMNS: 2, OUTCOMES: 3},
+    {REPRESENTATION: 4, COLUMNS: 6},
+)
+"""Where blocks have their statistics. Columns by class, and predictions, say little that these do not say better."""
+LOSS, COPIES = 3, 8
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
-BY_CLASS = {REPRESENTATION: 0, COLUMNS: 2, OUTCOMES: 4}
-BLIND = {REPRESENTATION: 6, COLUMNS: 8}
-LOSS = 5
-COPIES = 10
 TYPICAL_HARM = 0.4
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
@@ -67,8 +68,9 @@ def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures
         own = Sample(np.maximum(own.rows * independent, 1.0), own.mean, own.variance)
         if not len(known):
             continue
-        place = BY_CLASS[block]
-        found[place : place + 2] = _by_class(reference, block, _at(own, known), known)
+        squares, found[TOWARDS[block]] = _by_class(reference, block, _at(own, known), known)
+        if block in BY_CLASS:
+            found[BY_CLASS[block]] = squares
         if block in BLIND:
             place = BLIND[block]
             found[place : place + 2] = _blind(reference, block, _at(own, known), known)
