@@ -3,7 +3,7 @@
 A simulation makes one `TrainingSetup`; in deployment the server and every site make one each, from the same settings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.listing import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.accountant_interface import AccountantFactory
@@ -93,11 +94,14 @@ def set_up_training(
     with _naming_features(preprocessing):
         module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
         layer = experiment.select.layer_for(module, x)
+    private = frozenset(experiment.client.private_names(module))
     model = ModelSetup(
         module=module,
         loss=_loss(experiment, classes, inputs.loss, module, x),
         own=own,
         layer=layer,
+        evidence_layer=layer or evidence_layer(experiment, module, x, private),
+        outputs=output_count(classes, probe[1]),
         probe=probe,
         engine=experiment.engine,
         batch_size=experiment.local.batch_size,
@@ -209,8 +213,9 @@ class TrainingSetup:
         reference: Examples,
         test: Examples,
         store: ClientStore | None,
+        names: Sequence[str],
     ) -> TrainingWorkflow:
-        """The workflow of the run; `reference` and `test` are the server's samples."""
+        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'."""
         held, tested = self._tensors(reference), self._tensors(test)
         evaluator = build_evaluator(
             self.experiment,
@@ -231,7 +236,11 @@ class TrainingSetup:
             reference=held,
             test=tested,
         )
-        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes), final)
+        assessor = build_assessor(
+            self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
+        )
+        emulation = self._emulation(plan, held, sizes)
+        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor)
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device

@@ -7,6 +7,8 @@ import torch
 
 from winnow.core import Handler, Payload, Reply, Task
 from winnow.core.federation import clients_of
+from winnow.learn.client_quality.assess_handler import ASSESS, assess_clients
+from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, summarise_reference
 from winnow.learn.client_update_rule import ClientUpdate, LocalTraining, train_clients
 from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
@@ -138,4 +140,6 @@ HANDLERS: dict[str, Handler[LearningSite]] = {
     "evaluate-loss": evaluate_losses,
     "evaluate-reference": evaluate_reference,
     "evaluate-personal": evaluate_personal,
+    ASSESS: assess_clients,
+    SUMMARISE_REFERENCE: summarise_reference,
 }

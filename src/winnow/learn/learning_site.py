@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Randomness, Task
+from winnow.learn.client_quality.evidence_pass import EvidencePass
 from winnow.learn.metrics import Metric
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.representation_profile import Profile
@@ -24,6 +25,7 @@ class LearningSite:
     data: ClientSamples
     execution: Execution
     evaluator: ModelEvaluator
+    evidence_pass: EvidencePass
     initial: ModelState
     """The model every party builds from the broadcast seed."""
     local_test: TensorData | None

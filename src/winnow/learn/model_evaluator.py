@@ -51,6 +51,11 @@ class ModelEvaluator:
         self._forward_pass = execution.forward_pass(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
 
+    @property
+    def watches_layer(self) -> bool:
+        """Whether passes show the outputs of a layer."""
+        return self._layer is not None
+
     def profile_bytes(self, x: Tensor) -> int:
         """What a profile of data like these weighs."""
         state = model_state(self._module)
@@ -65,7 +70,7 @@ class ModelEvaluator:
         """Score and profile one data set; with `confusion_classes` also count which class is taken for which."""
         moments, measured, loss = StreamingMoments(1), Measurement(metrics), torch.zeros((), device=x.device)
         confusion = torch.zeros(confusion_classes, confusion_classes, dtype=torch.int64)
-        for place, outputs, seen in self._passes(state, x, None, to_end=True):
+        for place, outputs, seen in self.passes(state, x, None, to_end=True):
             measured.add(outputs, y[place])
             loss += self.loss(outputs, y[place]).sum()
             if self._layer is not None:
@@ -81,7 +86,7 @@ class ModelEvaluator:
     @torch.no_grad()
     def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
         """The model's outputs for these rows of x."""
-        return torch.cat([outputs for _, outputs, _ in self._passes(state, x, rows, to_end=True)])
+        return torch.cat([outputs for _, outputs, _ in self.passes(state, x, rows, to_end=True)])
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
@@ -90,7 +95,7 @@ class ModelEvaluator:
         A pass ends at the profiled layer: what comes after it is not needed.
         """
         moments = StreamingMoments(owners)
-        for place, _, seen in self._passes(state, x, rows, to_end=False):
+        for place, _, seen in self.passes(state, x, rows, to_end=False):
             moments.add(seen, owner[place])
         return moments.profiles()
 
@@ -100,14 +105,14 @@ class ModelEvaluator:
     ) -> tuple[Tensor, Tensor]:
         """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
         sums, squares = torch.zeros(2, owners, dtype=torch.float64).unbind()
-        for place, outputs, _ in self._passes(state, x, rows, to_end=True):
+        for place, outputs, _ in self.passes(state, x, rows, to_end=True):
             losses = self.loss(outputs, y[rows[place].to(y.device)]).double().cpu()
             sums.index_add_(0, owner[place], losses)
             squares.index_add_(0, owner[place], losses.square())
         samples = torch.bincount(owner, minlength=owners)
         return sums / samples, (squares / samples).sqrt()
 
-    def _passes(
+    def passes(
         self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """For one batch of rows after another (all of x if none are given): which, outputs, and the layer's outputs."""

@@ -166,7 +166,13 @@ def _metrics_fault(reply: Reply, expected: ExpectedReply) -> str | None:
     return next((fault for metric in asked if (fault := _score_fault(reply, metric)) is not None), None)
 
 
-_METRICS = {"train": TRAINING_METRICS, "evaluate-loss": LOSS_METRICS, "profile": frozenset[str]()}
+_METRICS = {
+    "train": TRAINING_METRICS,
+    "evaluate-loss": LOSS_METRICS,
+    "profile": frozenset[str](),
+    "assess": frozenset[str](),
+    "summarise-reference": frozenset[str](),
+}
 
 
 def _score_fault(reply: Reply, metric: Metric) -> str | None:

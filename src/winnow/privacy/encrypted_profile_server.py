@@ -5,7 +5,7 @@ divergence, and asks the holder of the reference set, who made the keys, for the
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from winnow.core import Arrays, ConfigError, Payload, Randomness, Reply, Task, Work
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
 from winnow.learn.handlers import SEED_BYTES
 from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileBuilder, SiteExtension
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
@@ -42,6 +42,7 @@ class EncryptedComparison(ProfileComparison):
     """
 
     name: Literal["encrypted"] = "encrypted"
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
 
     def check_data(self, data: DataSummary) -> None:
         holders, elements = data.reference_clients, data.profile_length

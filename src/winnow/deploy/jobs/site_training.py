@@ -11,9 +11,13 @@ from torch import Tensor
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand
+from winnow.deploy.jobs.evidence_limits import EvidenceLimits
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
+from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
+from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
@@ -37,6 +41,8 @@ SETTINGS_TYPES: Mapping[str, type] = {
     "evaluate-loss": LossEvaluationSettings,
     "evaluate-reference": ReferenceEvaluationSettings,
     "evaluate-personal": PersonalEvaluationSettings,
+    ASSESS: AssessmentSettings,
+    SUMMARISE_REFERENCE: SummarySettings,
 }
 
 
@@ -48,9 +54,10 @@ def training_handlers(
     identities: PartyIdentities,
     *,
     confusion_matrix: bool = False,
+    share_evidence: Sequence[str] = TOLD_BY_CLIENTS,
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`.
-    Confusion matrices leave only if the site's policy says so.
+    Confusion matrices leave only if the site's policy says so, and of evidence on the data what it shares.
     """
     device = set_up_device(experiment.engine)
     setup = set_up_training(
@@ -78,6 +85,7 @@ def training_handlers(
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(
             _as_signed(experiment, setup, confusion_matrix=confusion_matrix),
+            EvidenceLimits(experiment, setup.classes, sequences=_sequences(data), shared=share_evidence),
             *limits.around(),
             *site_filters(experiment.filters, secure_stream),
         ),
@@ -92,11 +100,15 @@ def _needed(
     experiment: Experiment, setup: TrainingSetup, local_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
+    kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
+    asked = not set(TOLD_BY_CLIENTS).isdisjoint(kinds)
     unused = {
         "profile": setup.model.layer is None,
         "evaluate-loss": not experiment.select.requests_losses,
         "evaluate-reference": not experiment.reference_clients,
         "evaluate-personal": local_test is None,
+        ASSESS: not asked,
+        SUMMARISE_REFERENCE: not asked or not experiment.reference_clients,
     }
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
@@ -154,6 +166,12 @@ def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
         experiment.evaluation.tune_epochs,
         experiment.seed,
     )
+
+
+def _sequences(data: SiteData) -> bool:
+    """Whether each sample has a class at every position."""
+    some = data.clients.template if isinstance(data.clients, ClientsOnDemand) else data.clients
+    return data.clients.classes is not None and some.y.ndim > 1
 
 
 def _held_back(collecting: SiteExtension) -> frozenset[str]:
