@@ -97,9 +97,7 @@ def _split(labels: NDArray[np.int64], classes: int, alpha: float, rng: np.random
     return [own for _, own in sorted(rows, key=lambda each: each[0])]
 
 
-def _spoiled(
-    clean: Rows, rows: NDArray[np.int64], quality_set: QualitySet, way: str, rng: np.random.Generator
-) -> Rows:
+def _spoiled(clean: Rows, rows: NDArray[np.int64], quality_set: QualitySet, way: str, rng: np.random.Generator) -> Rows:
     if way in ("noise", "foreign"):
         return replace(clean, x=getattr(quality_set, "noisy" if way == "noise" else "foreign")[rows])
     if way.startswith("labels"):
@@ -132,7 +130,8 @@ def _shifted(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> 
 
 def _swapped(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> Rows:
     """Two columns have exchanged their raw values: with raw = width · (x - zero)."""
-    assert quality_set.zero is not None and quality_set.width is not None
+    assert quality_set.zero is not None
+    assert quality_set.width is not None
     pair = _columns(quality_set, rng, 2)
     x, zero, width = clean.x.copy(), quality_set.zero[pair], quality_set.width[pair]
     x[:, pair] = (width * (x[:, pair] - zero))[:, ::-1] / width + zero

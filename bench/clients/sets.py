@@ -104,10 +104,8 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
 }
 
 
-def _table(
-    name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]
-) -> QualitySet:
-    """Numbers standardised, categories one-hot; foreign rows are independent normal draws in every column."""
+def _table(name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]) -> QualitySet:
+    """Numbers standardised, categories one-hot."""
     rng = stream(0, "bench", "clients", name)
     mean, width = numbers.mean(axis=0), numbers.std(axis=0)
     hot = [np.array(cells)[:, None] == np.unique(cells) for cells in categories]

@@ -29,19 +29,14 @@ class FeatureScale:
     """Less 1, within classes. Large for what is rare, as a category that few rows have."""
 
     @classmethod
-    def of(cls, x: Reals, classes: NDArray[np.int64], class_count: int) -> "FeatureScale":
-        """From the reference's rows, and one row more that lies a typical deviation away in every feature: what no
-        row has may still occur.
+    def of(cls, x: Reals, square: Reals) -> "FeatureScale":
+        """From the reference's rows, squared distances from their class's mean, and one row more that lies a typical
+        deviation away in every feature: what no row has may still occur.
         """
-        counts = np.maximum(np.bincount(classes, minlength=class_count), 1)[:, None]
-        means = np.zeros((class_count, x.shape[1]))
-        np.add.at(means, classes, x)
-        square = (x - (means / counts)[classes]) ** 2
-        unseen = x.var(axis=0).mean() + 1e-12
-        overall = x.var(axis=0) + unseen / len(x)
-        within = square.mean(axis=0) + unseen / len(x)
-        fourth = (square**2).mean(axis=0) + unseen**2 / len(x)
-        return cls(variance=overall, kurtosis=np.maximum(fourth / within**2 - 1, 0.5))
+        typical = x.var(axis=0).mean() + 1e-12
+        within = square.mean(axis=0) + typical / len(x)
+        fourth = (square**2).mean(axis=0) + typical**2 / len(x)
+        return cls(variance=x.var(axis=0) + typical / len(x), kurtosis=np.maximum(fourth / within**2 - 1, 0.5))
 
     def floor(self, rows: Reals) -> Reals:
         """What is added to variances that were estimated from few rows, [..., f]: without it, a feature that hardly
@@ -81,6 +76,6 @@ def of_features(z_mean: Reals, z_scale: Reals) -> Reals:
 
 
 def of_outcomes(z_mean: Reals, z_scale: Reals) -> Reals:
-    """[..., 2]: the mean of the squares for predictions or residuals, and the loss, which is the last, with its sign."""
+    """[..., 2]: the mean of the squares for predictions or residuals, and the loss, which comes last, with its sign."""
     told = np.minimum(np.abs(z_mean[..., :-1]), CAP) ** 2
     return np.stack([told.mean(axis=-1), z_mean[..., -1]], axis=-1)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import LEAST, Reals, Sample, differences, precision
+from winnow.learn.client_quality.comparison import Reals, Sample, differences, precision
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.null_distribution import KNOWN_ROWS
@@ -29,6 +29,7 @@ STATISTICS = (
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
 BY_CLASS = {REPRESENTATION: 0, COLUMNS: 2, OUTCOMES: 4}
 BLIND = {REPRESENTATION: 6, COLUMNS: 8}
+LOSS = 5
 COPIES = 10
 TYPICAL_HARM = 0.4
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
@@ -62,7 +63,7 @@ def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures
         found[place : place + 2] = _by_class(reference, block, _at(own, known), known)
         if block in BLIND:
             place = BLIND[block]
-            found[place : place + 2] = _blind(reference, block, _at(own, known))
+            found[place : place + 2] = _blind(reference, block, _at(own, known), known)
     if evidence.distinct_rows is not None and reference.distinct_rows is not None:
         found[COPIES] = _copies(reference, evidence)
     return Departures(found)
@@ -115,21 +116,23 @@ def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], b
     return mixed(Sample(classes.rows, classes.mean, classes.variance), weights)
 
 
-def _blind(reference: ReferenceSummary, block: str, own: Sample) -> Reals:
+def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[np.int64]) -> Reals:
     """All rows, without labels, against the best mixture of the reference's classes."""
     null, moments = reference.nulls[block], reference.moments[block]
     known = np.flatnonzero(moments.counts >= KNOWN_ROWS)
-    total = own.rows.sum()
-    pooled = mixed(own, own.rows / total)
-    pooled = Sample(np.array([total]), pooled.mean[None], pooled.variance[None])
     classes = _at(sample(moments), known)
     classes = Sample(classes.rows[None], classes.mean[None], classes.variance[None])
-    against = mixed(classes, best_weights(pooled, classes, LEAST * null.scale.variance))
+    total, labelled, mix = own.rows.sum(), np.zeros(len(moments.counts)), np.zeros(len(moments.counts))
+    labelled[told] = own.rows / total
+    pooled = mixed(own, labelled[told])
+    pooled = Sample(np.array([total]), pooled.mean[None], pooled.variance[None])
+    weights = best_weights(pooled, classes, null.scale, labelled[known])
+    mix[known] = weights[0]
+    against = mixed(classes, weights)
     values = statistics_of(block)(*differences(pooled, against, null.scale))
-    a = precision(pooled, against)
-    weights, per_effect = _weights(block, a)
-    expected = null.blind_at(total)[None]
-    return _summed(values - expected[..., 0], expected, weights, per_effect, np.full((1, 2), np.nan))
+    per_class, per_effect = _weights(block, precision(pooled, against))
+    expected = null.blind_at(total, mix)[None]
+    return _summed(values - expected[..., 0], expected, per_class, per_effect, np.full((1, 2), np.nan))
 
 
 def _copies(reference: ReferenceSummary, evidence: ClientEvidence) -> Reals:
@@ -164,4 +167,6 @@ def _at(classes: Sample, places: NDArray[np.int64]) -> Sample:
 def _check_fits(reference: ReferenceSummary, block: str, moments: ClassMoments) -> None:
     expected = reference.moments.get(block)
     if expected is None or expected.mean.shape != moments.mean.shape:
-        raise DataError(f"evidence {block!r} does not fit the reference's; both must come from one model and one data set")
+        raise DataError(
+            f"evidence {block!r} does not fit the reference's; both must come from one model and one data set"
+        )

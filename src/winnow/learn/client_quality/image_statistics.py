@@ -23,7 +23,7 @@ _CHUNK_PIXELS = 1 << 16
 def image_statistics(images: Tensor) -> Tensor:
     """`IMAGE_STATISTICS` of images [n, c, h, w] or [n, h, w]: [n, s].
 
-    Mean and standard deviation over the pixels; how far channels lie from their mean; the root mean square of differences
+    Mean and standard deviation over the pixels; how far channels lie from their mean; the root mean square of the steps
     between neighbours (edges) and of what is neither surface nor edge (grain: Immerkær's Laplacian, 1996), both as
     shares of the contrast; the share of neighbours that are alike; and how much brighter the upper half is than the
     lower, the left than the right, and the middle than the whole.

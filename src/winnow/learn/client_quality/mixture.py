@@ -6,9 +6,11 @@ Rows that are right but wrongly labelled fit; rows unlike any class of the refer
 
 import numpy as np
 
-from winnow.learn.client_quality.comparison import Reals, Sample
+from winnow.learn.client_quality.comparison import FeatureScale, Reals, Sample
 
-STEPS = 60
+STEPS = 40
+MOST = 100.0
+"""Beyond so many standard deviations nothing pulls harder."""
 
 
 def mixed(classes: Sample, weights: Reals) -> Sample:
@@ -19,21 +21,19 @@ def mixed(classes: Sample, weights: Reals) -> Sample:
     return Sample(rows=rows, mean=mean, variance=np.maximum(second - mean**2, 0.0))
 
 
-def best_weights(sample: Sample, classes: Sample, floor: Reals) -> Reals:
+def best_weights(sample: Sample, classes: Sample, scale: FeatureScale, start: Reals) -> Reals:
     """Weights [R, C] of the mixtures of classes [R or 1, C, f] that are nearest to samples [R, f].
 
-    Moments are taken about the classes' common mean in units of their common spread, second ones halved as their
-    errors are larger; by accelerated projected gradients.
+    Moments are taken about the classes' common mean, and weighted by the inverse of their own standard errors; by
+    accelerated projected gradients from the weights `start` [C].
     """
     origin = classes.mean.mean(axis=-2, keepdims=True)
-    width = np.sqrt(classes.variance.mean(axis=-2, keepdims=True) + floor)
-    design = _moments((classes.mean - origin) / width, classes.variance / width**2)
-    wanted = _moments((sample.mean[:, None] - origin) / width, sample.variance[:, None] / width**2)
-    wanted = np.clip(wanted, -100, 100)
+    design = _moments(classes.mean - origin, classes.variance, scale)
+    wanted = np.clip(_moments(sample.mean[:, None] - origin, sample.variance[:, None], scale), -MOST, MOST)
     gram = design @ np.swapaxes(design, 1, 2)
     pull = (wanted @ np.swapaxes(design, 1, 2))[:, 0]
-    step = 1 / np.maximum(np.trace(gram, axis1=1, axis2=2), 1e-12)[:, None]
-    weights = np.full(pull.shape, 1 / design.shape[1])
+    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[:, -1:], 1e-12)
+    weights = np.broadcast_to(start, pull.shape)
     ahead, momentum = weights, 1.0
     for _ in range(STEPS):
         following = _onto_simplex(ahead - step * ((ahead[:, None] @ gram)[:, 0] - pull))
@@ -43,8 +43,9 @@ def best_weights(sample: Sample, classes: Sample, floor: Reals) -> Reals:
     return weights
 
 
-def _moments(mean: Reals, variance: Reals) -> Reals:
-    return np.concatenate([mean, (variance + mean**2) / 2], axis=-1)
+def _moments(mean: Reals, variance: Reals, scale: FeatureScale) -> Reals:
+    second = (variance + mean**2) / (scale.variance * np.sqrt(scale.kurtosis))
+    return np.concatenate([mean / np.sqrt(scale.variance), second], axis=-1)
 
 
 def _onto_simplex(points: Reals) -> Reals:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.comparison import LEAST, FeatureScale, Reals, Sample, differences
+from winnow.learn.client_quality.comparison import FeatureScale, Reals, Sample, differences
 from winnow.learn.client_quality.mixture import best_weights, mixed
 
-GRID = (4, 8, 16, 32, 64, 128, 512, 2048)
+GRID = (4, 8, 16, 32, 64, 256, 1024)
 """Numbers of rows for which distributions are tabulated."""
-DRAWS = 100
+DRAWS = 64
 KNOWN_ROWS = 8
 """A class of which the reference has fewer rows is not compared."""
 MOST_ROWS = 500
@@ -30,43 +30,57 @@ class BlockNull:
 
     scale: FeatureScale
     by_class: Reals
-    """[C, G, 2, 3]; zeros for a class that the reference hardly has"""
+    """[C, G, 2, 3], each class against the reference's; zeros for a class that the reference hardly has"""
     blind: Reals
-    """[G, 2, 3], for rows seen without labels, as a mixture of classes"""
+    """[C + 1, G, 2, 3], rows seen without labels against a mixture of classes: rows of one class, and of all alike"""
 
     def at(self, rows: Reals) -> Reals:
-        """By class, [C, 2, 3], for as many rows of each class; between the rows of the table by their logarithm."""
+        """By class, [C, 2, 3], for as many rows of each class."""
         return _between(self.by_class, rows)
 
-    def blind_at(self, rows: float) -> Reals:
-        """[2, 3]"""
-        return _between(self.blind[None], np.array([rows]))[0]
+    def blind_at(self, rows: float, mix: Reals) -> Reals:
+        """[2, 3] for rows of this mix of classes [C], between that of one class and that of all alike."""
+        known = self.by_class[..., 1].any(axis=(1, 2))
+        tables = _between(self.blind, np.full(len(self.blind), rows))
+        evenness = 1.0 if known.sum() < 2 else (1 - (mix**2).sum()) / (1 - 1 / known.sum())
+        return np.asarray((1 - evenness) * np.tensordot(mix, tables[:-1], 1) + evenness * tables[-1])
 
 
 def tabulate(
-    x: Reals, classes: NDArray[np.int64], scale: FeatureScale, moments: Sample, statistics: Statistics,
+    x: Reals,
+    classes: NDArray[np.int64],
+    scale: FeatureScale,
+    moments: Sample,
+    statistics: Statistics,
     rng: np.random.Generator,
 ) -> BlockNull:
     """From the reference's rows; `moments` are its own by class, [C, f]."""
     count = len(moments.rows)
-    by_class, blind = np.zeros((count, len(GRID), 2, 3)), np.zeros((len(GRID), 2, 3))
+    by_class, blind = np.zeros((count, len(GRID), 2, 3)), np.zeros((count + 1, len(GRID), 2, 3))
     known = np.flatnonzero(moments.rows >= KNOWN_ROWS)
     if not len(known):
         return BlockNull(scale=scale, by_class=by_class, blind=blind)
     rows = [_some(x[classes == label], rng) for label in known]
-    again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, moments.rows[known], strict=True)])
+    sizes = moments.rows[known].astype(np.int64)
+    again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, sizes, strict=True)])
     for place, n in enumerate(GRID):
+        one_class = np.eye(len(known))
         for position, label in enumerate(known):
             own = _drawn(rows[position], np.full(DRAWS, n), rng)
-            against = Sample(*(each[:, position] for each in (again.rows, again.mean, again.variance)))
+            against = Sample(again.rows[:, position], again.mean[:, position], again.variance[:, position])
             by_class[label, place] = _central(statistics(*differences(own, against, scale)))
-        mixes = rng.dirichlet(np.ones(len(known)), DRAWS)
-        counts = rng.multinomial(n, mixes)
+            blind[label, place] = _blind(own, again, one_class[position], scale, statistics)
+        counts = rng.multinomial(n, np.full((DRAWS, len(known)), 1 / len(known)))
         parts = _stacked([_drawn(own, counts[:, position], rng) for position, own in enumerate(rows)])
-        own = Sample(rows=np.full(DRAWS, float(n)), mean=(m := mixed(parts, counts / n)).mean, variance=m.variance)
-        fitted = mixed(again, best_weights(own, again, LEAST * scale.variance))
-        blind[place] = _central(statistics(*differences(own, fitted, scale)))
+        pooled = mixed(parts, counts / n)
+        own = Sample(np.full(DRAWS, float(n)), pooled.mean, pooled.variance)
+        blind[-1, place] = _blind(own, again, one_class.mean(axis=0), scale, statistics)
     return BlockNull(scale=scale, by_class=by_class, blind=blind)
+
+
+def _blind(own: Sample, classes: Sample, start: Reals, scale: FeatureScale, statistics: Statistics) -> Reals:
+    fitted = mixed(classes, best_weights(own, classes, scale, start))
+    return _central(statistics(*differences(own, fitted, scale)))
 
 
 def _some(rows: Reals, rng: np.random.Generator) -> Reals:
