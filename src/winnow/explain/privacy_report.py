@@ -194,6 +194,7 @@ def _in_result(experiment: Experiment) -> Iterator[str]:
     yield f"the best and the last model{_hidden_in_models(experiment)}"
     means = "mean losses, " if reports_training_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
+    yield "how many samples each client has, and what it is called (in a deployed job, if its site tells)"
     if _evidence(experiment):
         yield "a verdict on every client's data, and the evidence for it in words"
 
