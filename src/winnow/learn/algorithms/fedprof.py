@@ -185,7 +185,7 @@ class _ProfileSelection(Selection):
         }
 
 
-BY_CLASS_ALPHA = 50.0
+BY_CLASS_ALPHA = 25.0
 """Profiles by class differ little between honest clients, less than 0.02 where a marginal profile differs by 0.2."""
 
 fedprof = Recipe(
