@@ -9,6 +9,7 @@ from winnow.core.listing import listed
 from winnow.explain.privacy_lint import (
     adds_local_noise,
     privacy_warnings,
+    profiles_by_class,
     reports_model_losses,
     reports_training_losses,
     sends_profiles,
@@ -171,9 +172,15 @@ def _beside_sums(experiment: Experiment) -> str:
 
 
 def _profiles(experiment: Experiment) -> str:
-    matching = experiment.select.comparison
+    matching, by_class = experiment.select.comparison, profiles_by_class(experiment)
     if isinstance(matching, EncryptedComparison):
-        return "the variances of every profile and its divergence from the reference profile, but no means"
+        classes = "how many samples of each class every client has, " if by_class else ""
+        return f"{classes}the variances of every profile and its divergence from the reference profile, but no means"
+    if by_class:
+        return (
+            "how many samples of each class every client has, and for each class the mean and variance of a layer's "
+            "elements over them"
+        )
     noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
     return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
 
