@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from winnow.core import Cost, RoundFinished, Selected
+from winnow.core import Assessed, Cost, RoundFinished, Selected
 from winnow.progress import live_display as module
 from winnow.progress.live_display import Progress, ProgressHeader, ProgressState, format_duration
 from winnow.runs import PrivacyBudget
@@ -117,3 +117,21 @@ def test_durations_are_short():
         "5.0 min",
         "2.5 h",
     ]
+
+
+def test_clients_that_look_bad_are_counted_by_their_last_assessment():
+    course = ProgressState(HEADLINE)
+    course.follow(finished(1, 0.7))
+    for verdicts in (("suspect", "suspect", "fine"), ("harmful", "fine", "fine")):
+        course.follow(
+            Assessed(
+                round=1,
+                at=0.0,
+                version=1,
+                clients=np.arange(3),
+                scores=np.ones(3),
+                verdicts=verdicts,
+                evidence=("", "", ""),
+            )
+        )
+    assert " · best 0.7000 · 1 of 3 clients looks bad · " in course.figures()

@@ -132,7 +132,7 @@ def test_a_finished_folder_holds_everything(tmp_path: Path) -> None:
     view = RunFolder.open(tmp_path / "run")
     assert view.label == LABEL
     assert view.config == {"name": "toy"}
-    assert view.conditions == {"labels": ["clean", "noise"], "of_client": [0, 1, 1], "names": []}
+    assert view.conditions == {"labels": ["clean", "noise"], "of_client": [0, 1, 1], "names": [], "sizes": []}
     assert checkpoint_round(tmp_path / "run") == ROUNDS
     assert view.result is not None
     assert view.result["rejected"] == ROUNDS

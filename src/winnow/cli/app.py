@@ -11,6 +11,7 @@ import typer
 
 from winnow.cli.algorithms import algorithms
 from winnow.cli.audit import audit
+from winnow.cli.clients import clients
 from winnow.cli.compare import compare
 from winnow.cli.data import data
 from winnow.cli.explain import explain
@@ -94,6 +95,14 @@ app.command(rich_help_panel=RESULTS, epilog=_examples("winnow runs", "winnow run
 app.command(
     rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
 )(show)
+app.command(
+    rich_help_panel=RESULTS,
+    epilog=_examples(
+        "winnow clients runs/hospitals",
+        "winnow clients runs/hospitals --verdict suspect --json",
+        "winnow clients runs/hospitals --find glucose --out clients.csv",
+    ),
+)(clients)
 app.command(
     rich_help_panel=RESULTS,
     epilog=_examples("winnow report runs/demo-fedprof-seed0", "winnow report runs/a runs/b --out both.html"),

@@ -1,5 +1,6 @@
 """A run's result as lines, tables and a record."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from winnow.report.model_quality import CLIENTS_SHOWN, PER_CLASS_HEADER, client_
 from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record
+from winnow.runs.client_table import LatestAssessments
 from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, TEST, abandoned_text, privacy_spent_rows
 from winnow.terminal_tables import plain_text, table
 
@@ -97,6 +99,9 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.append(("not measured", "; ".join(view.evaluation.notes)))
     if summary.abandoned:
         facts.append(("abandoned", abandoned_text(summary)))
+    if bad := LatestAssessments(view.events()).headline():
+        where = "" if view.path is None else f": winnow clients {shlex.quote(str(view.path))}"
+        facts.append(("clients", f"{bad}{where}"))
     if view.path is not None:
         facts.append(("folder", str(view.path)))
         page = view.path / file_names.REPORT

@@ -72,6 +72,34 @@ class RoundFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Assessed(Event):
+    """Clients' data were compared with the reference's: of each of `clients` a score (1 is the alarm threshold), a
+    verdict, and the evidence in words.
+    """
+
+    kind = "assessed"
+    version: int
+    clients: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    verdicts: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if {len(self.scores), len(self.verdicts), len(self.evidence)} != {len(self.clients)}:
+            raise ValueError("every assessed client has a score, a verdict and evidence")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyApplied(Event):
+    """A client's verdict had a consequence: "exclude", "down-weight", or "readmit", which ends either."""
+
+    kind = "policy_applied"
+    client: int
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stopped(Event):
     """The run ends before its rounds are done, and why: its privacy budget would not last for another one."""
 
@@ -79,4 +107,4 @@ class Stopped(Event):
     reason: str
 
 
-AnyEvent: TypeAlias = Evaluated | Selected | Scored | Rejected | RoundFinished | Stopped
+AnyEvent: TypeAlias = Evaluated | Selected | Scored | Rejected | RoundFinished | Assessed | PolicyApplied | Stopped

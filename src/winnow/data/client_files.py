@@ -40,6 +40,14 @@ class ClientFiles:
     def __call__(self, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
         return read_pair(self._path(client))
 
+    def owner_names(self) -> tuple[str, ...]:
+        """What clients are called: as the index says, or else like their files; none where these are numbered."""
+        index = read_index(self.folder)
+        if "names" in index:
+            return tuple(index["names"].tolist())
+        stems = [os.fsdecode(name).removesuffix(".npz") for name in self.names]
+        return () if all(map(_is_number, stems)) else tuple(stems)
+
     def sizes(self) -> Indices:
         """How many samples each client has: what the index says, or the heads of the files, whose arrays stay unread.
 
@@ -67,14 +75,17 @@ def read_pair(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def read_index(folder: Path) -> dict[str, NDArray[Any]]:
-    """The arrays `files`, `sizes` and maybe `classes` of the folder's index; nothing where there is none."""
+    """The arrays `files`, `sizes` and maybe `classes` and `names` of the folder's index; nothing without one."""
     path = folder / INDEX
     if not path.is_file():
         return {}
-    index = read_npz(path, ("files", "sizes"), ("classes",))
+    index = read_npz(path, ("files", "sizes"), ("classes", "names"))
     files, sizes = index["files"], index["sizes"]
     if files.dtype.kind != "U" or files.ndim != 1 or files.shape != sizes.shape or not len(files):
         raise DataError(f"{path}: files must list names and sizes must list numbers, one entry per client each")
+    names = index.get("names", files)
+    if names.dtype.kind != "U" or names.shape != files.shape:
+        raise DataError(f"{path}: names must list one name per client, or be left out")
     classes = index.get("classes", np.array(2))
     if classes.ndim or classes.dtype.kind not in "iu" or classes < 2:
         raise DataError(f"{path}: classes must be a single whole number, 2 or greater; omit it for regression")
@@ -91,9 +102,13 @@ def _client_names(folder: Path) -> list[str]:
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:
-    stem = name[: -len(".npz")]
-    number = stem.isascii() and stem.isdigit()
+    stem = name.removesuffix(".npz")
+    number = _is_number(stem)
     return not number, int(stem) if number else 0, stem
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdigit()
 
 
 def _rows(path: Path) -> int:

@@ -37,6 +37,8 @@ class OnDemand:
     test: tuple[ArrayLike, ArrayLike] | None = None
     tokens: bool = False
     name: str = "on-demand"
+    client_names: Sequence[str] = ()
+    """What clients are called; none where they have only numbers."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, int | np.integer) or self.clients < 1:
@@ -53,6 +55,9 @@ class OnDemand:
             raise DataError(
                 f"{self.name}: client {int(np.argmin(given))} has size {given.min()}; remove it or give it samples"
             )
+
+        if len(self.client_names) not in (0, self.clients):
+            raise DataError(f"{self.name}: client_names has {len(self.client_names)} names for {self.clients} clients")
 
     def to_federated(self, *, reference_at_clients: bool) -> FederatedData:
         """The clients, ready to be loaded, and what the server holds."""
@@ -73,6 +78,7 @@ class OnDemand:
                 classes=None if self.classes is None else tuple(range(self.classes)),
                 targets=() if self.classes is not None else (TargetSpec(),) * nothing.y.shape[1],
             ),
+            owner_names=tuple(self.client_names) or None,
         )
 
     def _held(self, part: str, pair: tuple[ArrayLike, ArrayLike] | None) -> Examples | None:
@@ -144,6 +150,7 @@ def from_folder(folder: Path, settings: DataSettings) -> OnDemand:
         test=test,
         tokens=settings.tokens,
         name=settings.name,
+        client_names=files.owner_names(),
     )
 
 

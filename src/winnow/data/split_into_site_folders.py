@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 
 from winnow.core import ConfigError, DataError
-from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, FederatedData, federate, load
+from winnow.data import ClientsOnDemand, DataSettings, Examples, FederatedData, federate, load
 from winnow.data.client_files import INDEX, PREPROCESSING, REFERENCE, TEST
 
 
@@ -61,7 +61,7 @@ def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, ou
     parties = []
     for number, own in enumerate(np.array_split(np.arange(len(spread.clients)), sites), start=1):
         folder = out / f"site-{number}"
-        samples = _write_clients(folder / name, spread.clients, own.tolist())
+        samples = _write_clients(folder / name, spread, own.tolist())
         _write_preprocessing(folder / name, spread)
         _write_config(folder / "site.toml", name, local_test)
         parties.append(PartyFolder(party=folder.name, folder=folder, clients=len(own), samples=samples))
@@ -72,10 +72,10 @@ def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, ou
     return [*parties, PartyFolder(party=folder.name, folder=folder, clients=0, samples=samples)]
 
 
-def _write_clients(folder: Path, clients: ClientData | ClientsOnDemand, own: Sequence[int]) -> int:
+def _write_clients(folder: Path, spread: FederatedData, own: Sequence[int]) -> int:
     """A file a client, and an index that spares their readers from opening each; how many samples there are."""
     folder.mkdir(parents=True)
-    sizes = []
+    clients, sizes = spread.clients, []
     for client in own:
         examples = clients.load(client) if isinstance(clients, ClientsOnDemand) else clients.client(client)
         _save(folder / f"{client}.npz", examples)
@@ -84,6 +84,8 @@ def _write_clients(folder: Path, clients: ClientData | ClientsOnDemand, own: Seq
         "files": np.array([f"{client}.npz" for client in own]),
         "sizes": np.array(sizes, np.int64),
     }
+    if spread.owner_names is not None:
+        index["names"] = np.array([spread.owner_names[client] for client in own])
     if clients.classes is not None:
         index["classes"] = np.array(clients.classes)
     np.savez(folder / INDEX, **index)

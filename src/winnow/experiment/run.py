@@ -46,6 +46,7 @@ from winnow.runs import (
 )
 from winnow.runs.atomic_write import warn_if_unwritten
 from winnow.runs.checkpoint import load_checkpoint
+from winnow.runs.client_table import read_client_table
 from winnow.runs.metrics_file import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
 
@@ -109,6 +110,13 @@ class Result:
         metric and the confusion matrix of the best model; of the client's own model where it has one.
         """
         return self.view.evaluation.client_rows if self.view.evaluation else []
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """One row per client, the worst first, for a data frame: name, samples, how often it was invited to train, the
+        score of its data (1 is the alarm threshold), the verdict and the evidence for it.
+        """
+        return [row.record() for row in read_client_table(self.view).rows]
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -210,7 +218,7 @@ def _open(
     if not (resume and holds_run(out)):
         prepared = closing.enter_context(prepare_run(experiment, inputs))
         config = to_toml(prepared.experiment)
-        conditions = conditions_record(prepared.conditions, prepared.client_names.owners)
+        conditions = _conditions(prepared)
         return prepared, closing.enter_context(RunFolder.create(out, config, conditions, _label(prepared)))
     view, stored = RunFolder.open(out), stored_experiment(out)
     prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs, clock=view.label.clock)
@@ -269,9 +277,19 @@ def _evaluation(prepared: PreparedRun, view: RunView) -> EvaluationRecord | None
     return evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
 
 
-def conditions_record(conditions: DataConditions, names: Sequence[str]) -> dict[str, Any]:
+def conditions_record(conditions: DataConditions, names: Sequence[str], sizes: NDArray[np.int64]) -> dict[str, Any]:
     """What conditions.json holds; `names` are the owners', none where clients have only numbers."""
-    return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist(), "names": list(names)}
+    return {
+        "labels": list(conditions.labels),
+        "of_client": conditions.of_client.tolist(),
+        "names": list(names),
+        "sizes": sizes.tolist(),
+    }
+
+
+def _conditions(prepared: PreparedRun) -> dict[str, Any]:
+    sizes = prepared.federation.population.sizes
+    return conditions_record(prepared.conditions, prepared.client_names.owners, sizes)
 
 
 def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
@@ -279,7 +297,7 @@ def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent])
         label=label,
         log=events,
         config_text=to_toml(prepared.experiment),
-        conditions=conditions_record(prepared.conditions, prepared.client_names.owners),
+        conditions=_conditions(prepared),
     )
     return replace(view, evaluation=_evaluation(prepared, view))
 

@@ -17,6 +17,7 @@ from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, Evaluated, RoundFinished, Selected
 from winnow.experiment.build import PreparedRun
 from winnow.runs import HistoryPoint, PrivacyBudget, read_privacy_budgets
+from winnow.runs.client_table import LatestAssessments
 from winnow.runs.history import RunHistory
 from winnow.runs.summary import JOULES_PER_WH, PRIVACY, privacy_spent_lines
 
@@ -48,12 +49,13 @@ class ProgressState:
         """The last reading: not every round need have one."""
         self.best: float | None = None
         self.selected = 0
-        self._track = RunHistory()
+        self._track, self._assessments = RunHistory(), LatestAssessments()
         self._began: tuple[float, int] | None = None
 
     def follow(self, event: AnyEvent) -> None:
         if isinstance(event, Selected):
             self.selected = int(event.counts.sum())
+        self._assessments.follow(event)
         point = self._track.follow(event)
         if point is not None:
             self.point = point
@@ -83,14 +85,15 @@ class ProgressState:
         return "" if self.seconds_left is None else f"{format_duration(self.seconds_left)} left"
 
     def figures(self) -> str:
-        """Metric, best, the time and energy of simulated devices, how many clients were selected, and what privacy it
-        has cost.
+        """Metric, best, how many clients look bad, the time and energy of simulated devices, how many clients were
+        selected, and what privacy it has cost.
         """
         if self.point is None:
             return "preparing"
         parts = [
             f"{self.headline.metric} {format_score(self.value)}",
             f"best {format_score(self.best)}",
+            *filter(None, [self._assessments.headline()]),
             *(self._devices(self.point) if self.headline.devices else []),
             f"{self.selected} selected",
             *privacy_spent_lines(self.point.metrics.get(PRIVACY, {}), self.headline.privacy_budgets),

@@ -30,6 +30,48 @@ plots.forEach(async plot => {
 scheme.addEventListener("change", () => plots.forEach(plot => Plotly.relayout(plot, colours(plot.layout))));
 """
 
+SEARCH = """
+document.querySelectorAll(".searchable").forEach(box => {
+  const body = box.querySelector("tbody"), rows = [...body.rows];
+  const field = box.querySelector("input"), more = box.querySelector("button");
+  let all = false;
+  function show() {
+    const words = field.value.trim().toLowerCase();
+    for (const row of rows) {
+      row.hidden = words ? !row.textContent.toLowerCase().includes(words) : !all && "folded" in row.dataset;
+    }
+    if (more) more.hidden = all || words !== "";
+  }
+  function value(row, column) {
+    const text = row.cells[column].textContent, number = parseFloat(text.replaceAll(",", ""));
+    return Number.isNaN(number) ? text : number;
+  }
+  [...box.querySelectorAll("thead th")].forEach((head, column) => {
+    head.tabIndex = 0;
+    head.title = "Sort";
+    function sort() {
+      const falling = head.ariaSort === "ascending";
+      for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+      head.ariaSort = falling ? "descending" : "ascending";
+      rows.sort((a, b) => {
+        const [one, two] = [value(a, column), value(b, column)];
+        const numbers = typeof one === "number" && typeof two === "number";
+        return (falling ? -1 : 1) * (numbers ? one - two : String(one).localeCompare(String(two)));
+      });
+      body.append(...rows);
+      all = true;
+      show();
+    }
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", event => event.key === "Enter" && sort());
+  });
+  field.addEventListener("input", show);
+  if (more) more.addEventListener("click", () => { all = true; show(); });
+  box.querySelector(".search").hidden = rows.length < 10;
+  show();
+});
+"""
+
 
 def page(title: str, lead: str, body: str) -> str:
     style = files("winnow.report").joinpath("style.css").read_text(encoding="utf-8")
@@ -48,6 +90,7 @@ def page(title: str, lead: str, body: str) -> str:
 <header><h1>{escape(title)}</h1><p>{escape(lead)}</p></header>
 {body}
 </main>
+<script>{SEARCH}</script>
 <script>{DRAW}</script>
 </body>
 </html>

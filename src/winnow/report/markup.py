@@ -1,31 +1,76 @@
 """Pieces of HTML. Every text is escaped here, so nothing from a file can become markup."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 import plotly.graph_objects as go
 
 
-def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column names the row; the others are numbers."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
-    body = "".join(_row(row) for row in rows)
+def html_table(
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[str] = ()
+) -> str:
+    """A table whose first column names the row; the others are numbers, or `texts` by their titles."""
+    kinds = ["text" if title in texts else "" for title in header]
+    body = "".join(_row(row, kinds) for row in rows)
+    return f'<div class="scroll">{_table(caption, header, kinds, body)}</div>'
+
+
+def searchable_table(
+    caption: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    texts: Collection[str],
+    verdicts: str,
+    folded: Collection[int],
+) -> str:
+    """A table that the page's script lets readers search and sort. It hides the `folded` rows until they are wanted;
+    without scripts, all are there. The column `verdicts` is coloured by what it says.
+    """
+    kinds = ["verdict" if title == verdicts else "text" if title in texts else "" for title in header]
+    body = "".join(_row(row, kinds, folded=place in folded) for place, row in enumerate(rows))
+    more = f'<button type="button">Show all {len(rows):,}</button>' if folded else ""
     return (
-        '<div class="scroll"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        '<div class="scroll searchable"><p class="search" hidden>'
+        f'<input type="search" placeholder="Search" aria-label="Search the table">{more}</p>'
+        f"{_table(caption, header, kinds, body)}</div>"
     )
 
 
-def _row(row: Sequence[str]) -> str:
-    first, *others = row
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
-    return f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+def _table(caption: str, header: Sequence[str], kinds: Sequence[str], body: str) -> str:
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{escape(title)}</th>' for title, kind in zip(header, kinds, strict=True)
+    )
+    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(row: Sequence[str], kinds: Sequence[str], *, folded: bool = False) -> str:
+    cells = "".join(
+        f"<td{_class(kind)}{_verdict(cell, kind)}>{escape(cell)}</td>"
+        for cell, kind in zip(row[1:], kinds[1:], strict=True)
+    )
+    return f'<tr{" data-folded" * folded}><th scope="row">{escape(row[0])}</th>{cells}</tr>'
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _verdict(cell: str, kind: str) -> str:
+    return f' data-verdict="{escape(cell)}"' if kind == "verdict" else ""
 
 
 def card(title: str, value: str, note: str) -> str:
     return (
         f'<div class="card"><h3>{escape(title)}</h3><p class="value">{escape(value)}</p>'
         f'<p class="note">{escape(note)}</p></div>'
+    )
+
+
+def verdict_card(verdict: str, value: str, note: str) -> str:
+    return (
+        f'<div class="card" data-verdict="{escape(verdict)}"><h3>{escape(verdict.capitalize())}</h3>'
+        f'<p class="value">{escape(value)}</p><p class="note">{escape(note)}</p></div>'
     )
 
 

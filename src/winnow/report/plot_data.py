@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Rejected, RunError, Scored, Selected
+from winnow.core import AnyEvent, Assessed, Rejected, Scored
 from winnow.runs import EvaluationRecord, HistoryPoint, RunLabel, RunView, Summary, points
+from winnow.runs.client_table import ClientTable, count_invitations, read_client_table
 
 ALL_CLIENTS = "all clients"
 
@@ -48,47 +49,51 @@ class RunPlotData:
     points: tuple[HistoryPoint, ...]
     participation: ParticipationCounts
     scores: ScoreHistory | None
-    rejections: Mapping[str, Sequence[int]]
-    """By reason, the rounds of the replies that were not aggregated; the most frequent first."""
+    rejections: Mapping[str, Sequence[Rejected]]
+    """By reason, the replies that were not aggregated; the most frequent first."""
     config_text: str
     evaluation: EvaluationRecord | None = None
+    clients: ClientTable | None = None
+    """What is known of clients' data; None where they were not assessed."""
+    false_alarms: float | None = None
+    """The share of honest clients that may be called suspect."""
 
 
 def read_plot_data(view: RunView) -> RunPlotData:
     """Read a run's events once and keep what is drawn."""
     events = list(view.events())
-    rejections: dict[str, list[int]] = {}
+    rejections: dict[str, list[Rejected]] = {}
     for event in events:
         if isinstance(event, Rejected):
-            rejections.setdefault(event.reason, []).append(event.round)
+            rejections.setdefault(event.reason, []).append(event)
+    assessed = any(isinstance(event, Assessed) for event in events)
     scores = _scores([event for event in events if isinstance(event, Scored)])
-    selected = [event for event in events if isinstance(event, Selected)]
     return RunPlotData(
         label=view.label,
         summary=view.summary_of(events),
         points=tuple(points(events)),
-        participation=_participation(view, selected, clients=scores.values.shape[1] if scores else 0),
+        participation=_participation(view, events),
         scores=scores,
         rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
         evaluation=view.evaluation,
+        clients=read_client_table(view, events) if assessed else None,
+        false_alarms=_false_alarms(view) if assessed else None,
     )
 
 
-def _participation(view: RunView, selected: list[Selected], clients: int) -> ParticipationCounts:
-    """Count selections. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
-    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in selected if len(event.clients))])
+def _false_alarms(view: RunView) -> float | None:
+    share = view.config.get("quality", {}).get("false_alarms")
+    return share if isinstance(share, float) else None
+
+
+def _participation(view: RunView, events: Sequence[AnyEvent]) -> ParticipationCounts:
+    """Count selections. Without recorded conditions, the clients heard of are one group."""
+    selections = count_invitations(view, events)
     if view.conditions:
         labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
     else:
-        labels, of_client = (ALL_CLIENTS,), np.zeros(heard_of, np.int64)
-    if heard_of > len(of_client):
-        raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
-    selections = np.zeros(len(of_client), np.int64)
-    for event in selected:
-        if event.clients.min(initial=0) < 0 or event.clients.shape != event.counts.shape:
-            raise RunError(f"{view.path} is damaged: its log does not say who was selected")
-        np.add.at(selections, event.clients, event.counts)
+        labels, of_client = (ALL_CLIENTS,), np.zeros(len(selections), np.int64)
     names = view.conditions.get("names", ())
     return ParticipationCounts(labels=labels, of_client=of_client, selections=selections, names=names)
 

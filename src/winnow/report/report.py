@@ -5,8 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from winnow.core import RunError
+from winnow.core import Rejected, RunError
+from winnow.core.listing import listed
 from winnow.report import fairness, figures, model_quality, tables
+from winnow.report.client_section import client_quality_section
 from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
@@ -29,6 +31,7 @@ from winnow.runs.summary import EVALUATED_BY_TEXT, abandoned_text
 
 Groups: TypeAlias = Mapping[str, Sequence[RunPlotData]]
 REASONS_SHOWN = 20
+NAMES_IN_CELL = 3
 NAMED_UP_TO = 6
 """More algorithms than this are counted in the title rather than named, and have no cards."""
 
@@ -42,7 +45,9 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
+    alone = len(runs) == 1  # of several runs, how they compare comes first
     sections = (
+        *([client_quality_section] if alone else []),
         _headline,
         _progress,
         model_quality.losses_section,
@@ -50,6 +55,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         model_quality.clients_section,
         model_quality.notes_section,
         _fairness,
+        *([] if alone else [client_quality_section]),
         _participation,
         _scores,
         _costs,
@@ -244,10 +250,10 @@ def _costs(groups: Groups) -> str:
 
 def _rejections(groups: Groups) -> str:
     rows = [
-        (reason, algorithm, str(run.label.seed), _span(rounds), f"{len(rounds):,}")
+        (reason, _names(run, replies), algorithm, str(run.label.seed), _span(replies), f"{len(replies):,}")
         for algorithm, runs in groups.items()
         for run in runs
-        for reason, rounds in list(run.rejections.items())[:REASONS_SHOWN]
+        for reason, replies in list(run.rejections.items())[:REASONS_SHOWN]
     ]
     if not rows:
         return section("Rejected replies", paragraph("None: all awaited replies were valid."))
@@ -260,13 +266,22 @@ def _rejections(groups: Groups) -> str:
     return section(
         "Rejected replies",
         *abandoned,
-        html_table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        html_table(
+            "Replies that were not aggregated.", ("Reason", "Clients", "Algorithm", "Seed", "Rounds", "Times"), rows
+        ),
     )
 
 
-def _span(rounds: Sequence[int]) -> str:
-    """The first and the last of them."""
-    return str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]}–{rounds[-1]}"
+def _names(run: RunPlotData, replies: Sequence[Rejected]) -> str:
+    """Whose replies these were, in the order in which they were rejected first."""
+    clients = dict.fromkeys(reply.client for reply in replies)
+    return listed([run.participation.client_name(client) for client in clients], NAMES_IN_CELL)
+
+
+def _span(replies: Sequence[Rejected]) -> str:
+    """The first and the last of their rounds."""
+    first, last = replies[0].round, replies[-1].round
+    return str(first) if first == last else f"{first}–{last}"
 
 
 def _configurations(groups: Groups) -> str:

@@ -8,10 +8,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from winnow.core import AnyEvent, Cost, Evaluated, Rejected, RoundFinished, RunError, Scored, Selected, Stopped
+from winnow.core import (
+    AnyEvent,
+    Assessed,
+    Cost,
+    Evaluated,
+    PolicyApplied,
+    Rejected,
+    RoundFinished,
+    RunError,
+    Scored,
+    Selected,
+    Stopped,
+)
 
 EVENTS: dict[str, type[AnyEvent]] = {
-    event.kind: event for event in (Evaluated, Selected, Scored, Rejected, RoundFinished, Stopped)
+    event.kind: event
+    for event in (Evaluated, Selected, Scored, Rejected, RoundFinished, Assessed, PolicyApplied, Stopped)
 }
 
 
@@ -21,7 +34,7 @@ def encode_event(event: AnyEvent) -> bytes:
     record |= {field.name: getattr(event, field.name) for field in fields(event)}
     if isinstance(event, RoundFinished):
         record["cost"] = event.cost.record()
-    if isinstance(event, Scored):
+    if isinstance(event, Scored | Assessed):
         record["scores"] = [float(f"{score:.6g}") for score in event.scores.tolist()]
     return msgspec.json.encode(record, enc_hook=json_default) + b"\n"
 
@@ -53,20 +66,41 @@ def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: _number(value) for name, value in values.items()}
 
 
+def _integer(value: int) -> int:
+    if type(value) is not int:
+        raise TypeError("not a whole number")
+    return value
+
+
+def _text(value: str) -> str:
+    return _texts([value])[0]
+
+
+def _texts(values: list[str]) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("not texts")
+    return tuple(values)
+
+
 def _integers(values: list[int]) -> Any:
     return np.array(values, np.int64)
 
 
 _REVIVE: dict[str, Callable[[Any], Any]] = {
+    "action": _text,
     "aggregated": _integers,
     "at": _number,
+    "client": _integer,
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
+    "evidence": _texts,
     "joules": _number,
     "loss": _number,
     "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},
+    "reason": _text,
     "scores": lambda scores: np.array(scores, np.float64),
+    "verdicts": _texts,
 }
 
 

@@ -30,12 +30,16 @@ class ConditionsRecord:
     of_client: list[int]
     names: list[str] = field(default_factory=list)
     """What clients are called, where they have names."""
+    sizes: list[int] = field(default_factory=list)
+    """How many samples each has."""
 
     def __post_init__(self) -> None:
         if any(not 0 <= condition < len(self.labels) for condition in self.of_client):
             raise ValueError("a client's condition has no label")
         if self.names and len(self.names) != len(self.of_client):
             raise ValueError("it does not name every client")
+        if self.sizes and (len(self.sizes) != len(self.of_client) or min(self.sizes) < 0):
+            raise ValueError("it does not tell the size of every client")
 
 
 @dataclass(frozen=True, kw_only=True)

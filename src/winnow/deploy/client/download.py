@@ -13,7 +13,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, RunError, Scored, Selected
+from winnow.core import (
+    AnyEvent,
+    Arrays,
+    Assessed,
+    Evaluated,
+    PolicyApplied,
+    Rejected,
+    RoundFinished,
+    RunError,
+    Scored,
+    Selected,
+)
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
@@ -96,20 +107,25 @@ def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
 
 
 def _conditions(files: Mapping[str, Path], clients: int) -> dict[str, Any]:
-    """What clients are called, if the server says it of every one; it cannot know what their data are like."""
-    told: list[str] = []
+    """What clients are called and how many samples they have, if the server says it of every one; it cannot know what
+    their data are like.
+    """
+    told = ConditionsRecord(labels=[], of_client=[])
     if (path := files.get(file_names.CONDITIONS)) is not None and path.stat().st_size <= MAX_CONDITIONS_BYTES:
         with suppress(ValueError):
-            told = msgspec.json.decode(path.read_bytes(), type=ConditionsRecord).names
-    names = [one_line(name)[:MAX_CLIENT_NAME] for name in told] if len(told) >= clients else []
-    return {"labels": [AS_GIVEN], "of_client": [0] * max(clients, len(names)), "names": names}
+            told = msgspec.json.decode(path.read_bytes(), type=ConditionsRecord)
+    if len(told.of_client) < clients:
+        return {"labels": [AS_GIVEN], "of_client": [0] * clients, "names": [], "sizes": []}
+    names = [one_line(name)[:MAX_CLIENT_NAME] for name in told.names]
+    return {"labels": [AS_GIVEN], "of_client": [0] * len(told.of_client), "names": names, "sizes": told.sizes}
 
 
 def _clients(events: Sequence[AnyEvent]) -> int:
     """How many clients there are, as far as events tell."""
     scored = [len(event.scores) for event in events if isinstance(event, Scored)]
-    selected = [int(np.max(event.clients, initial=-1)) + 1 for event in events if isinstance(event, Selected)]
-    clients = max([*scored, *selected], default=1)
+    listed = [int(np.max(event.clients, initial=-1)) + 1 for event in events if isinstance(event, Selected | Assessed)]
+    single = [event.client + 1 for event in events if isinstance(event, Rejected | PolicyApplied)]
+    clients = max([*scored, *listed, *single], default=1)
     if clients > MAX_CLIENTS:
         raise RunError(f"the server's log names client {clients - 1:,}; a job has {MAX_CLIENTS:,} at most")
     return clients

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -126,13 +127,15 @@ def _provision(folder: Path, names: Sequence[str], port: int) -> None:
 def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, own_code: bool) -> None:
     """The operators' own files: where their data are, that `me` may use them, and no access from other machines."""
     for name in ("server", *names):
-        text = (folder / "data" / name / ("server.toml" if name == "server" else "site.toml")).read_text()
-        kit = _kit(folder, name)
-        anchored = text.replace('folder = "', f'folder = "{folder.absolute() / "data" / name}/')
+        file = "server.toml" if name == "server" else "site.toml"
+        own, kit = folder.absolute() / "data" / name, _kit(folder, name)
+        table = tomllib.loads((own / file).read_text())
+        table["data"][data]["folder"] = str(own / data)
         if name == "server":
-            (kit / "server.toml").write_text(f'listen = "127.0.0.1:{listen}"\n{anchored}')
+            (kit / file).write_text(tomli_w.dumps({"listen": f"127.0.0.1:{listen}", **table}))
         else:
-            (kit / "site.toml").write_text(anchored)
+            table["data"][data]["client_names"] = True
+            (kit / file).write_text(tomli_w.dumps(table))
             rule = {"people": [LOCAL_USER], "data": [data], "own_code": own_code}
             (kit / "policy.toml").write_text(
                 tomli_w.dumps({"remote_control": True, "keeper": True, "confusion_matrix": True, "jobs": [rule]})

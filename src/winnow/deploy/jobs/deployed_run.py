@@ -4,8 +4,21 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
+from winnow.core import (
+    AnyEvent,
+    Arrays,
+    Assessed,
+    ConfigError,
+    Federation,
+    PolicyApplied,
+    Rejected,
+    RoundFinished,
+    Snapshot,
+    Workflow,
+)
+from winnow.core.listing import listed
 from winnow.deploy.jobs.array_files import open_arrays
+from winnow.deploy.jobs.client_names import client_names
 from winnow.deploy.jobs.federation import DeployedFederation
 from winnow.deploy.jobs.ipc_messages import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
 from winnow.deploy.jobs.job_clocks import WallClock
@@ -13,10 +26,13 @@ from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
 from winnow.runs import RunView, file_names, result_record
+from winnow.runs.client_table import ACTION_TEXT, ALARMS, alarm_text
 from winnow.runs.event_log import EventLog, encode_event, json_default
 
 OnEvent = Callable[[AnyEvent], object]
 
+MAX_LOGGED_NAMES = 20
+"""Clients that one line of a job's log names."""
 MAX_LOGGED_REASONS = 1000
 """Different reasons for rejected replies that a job's log may contain."""
 
@@ -28,7 +44,9 @@ class DeployedRun:
         self._server, self.start = server, start
         self.folder = Path(start.folder)
         self._started = False
+        self.client_names = client_names(start.members)
         self._logged_reasons: set[tuple[str, str]] = set()
+        self._logged_alarms: list[str] = []
         self._events = Path(start.events or self.folder / file_names.EVENTS)
         if start.checkpoint is None:
             self._events.write_bytes(b"")
@@ -69,6 +87,11 @@ class DeployedRun:
                 self.lines.append(line.decode().rstrip("\n"))
                 if isinstance(event, Rejected):
                     self._log_rejection(deployed.site_of(event.client), event)
+                if isinstance(event, Assessed):
+                    self._log_alarms(event)
+                if isinstance(event, PolicyApplied):
+                    name = self.client_names[event.client]
+                    self.log_line(f"round {event.round}: {ACTION_TEXT[event.action]}: {name}")
                 if isinstance(event, RoundFinished):
                     self._commit(workflow, deployed, event, rounds)
                     self.lines.clear()
@@ -83,8 +106,17 @@ class DeployedRun:
         """Log why a site's reply was rejected, once for each reason; the events have every case."""
         if (site, event.reason) not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
             self._logged_reasons.add((site, event.reason))
-            line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"
-            self.log_line(line)
+            name = self.client_names[event.client]
+            self.log_line(f"round {event.round}: reply of {name} rejected: {event.reason}")
+
+    def _log_alarms(self, event: Assessed) -> None:
+        """Log whose data look bad, when that changes; why is in the run folder, which the log is not to repeat."""
+        told = zip(event.clients.tolist(), event.verdicts, strict=True)
+        bad = [f"{self.client_names[client]} ({verdict})" for client, verdict in told if verdict in ALARMS]
+        if bad != self._logged_alarms:
+            self._logged_alarms = bad
+            names = f": {listed(bad, at_most=MAX_LOGGED_NAMES)}" if bad else ""
+            self.log_line(f"round {event.round}: {alarm_text(len(bad), len(event.clients))}{names}")
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"

@@ -3,7 +3,8 @@
 A table has a `folder` (an .npz a client) or a `file` (.csv, .parquet or .npz), and what Winnow's [data] section says of
 files: targets, features, owner, task, tokens. The rows of a file are one client's, or with `owner` each owner's.
 `classes` is how many classes there are, or their labels in the order of their numbers: sites must number them alike.
-`local_test` is the share of its samples that each client evaluates on. `scale` is "none" or numbers that all share.
+`local_test` is the share of its samples that each client evaluates on. `client_names` lets jobs know what clients are
+called: their owners, or their files. `scale` is "none" or numbers that all share.
 """
 
 import json
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.core.untrusted_text import one_line
 from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Examples, Preprocessing
 from winnow.data.client_files import PREPROCESSING, REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
@@ -27,13 +29,16 @@ from winnow.data.preprocessing import Affine, label_array
 from winnow.data.tables import as_text, open_table
 from winnow.data.targets_and_owners import number_labels
 from winnow.data.types import AS_IT_IS
-from winnow.deploy.wire.messages import DataDescription
+from winnow.deploy.wire.messages import MAX_CLIENT_NAME, DataDescription
 
 SOURCES = ("folder", "file")
 MAX_IN_MEMORY_BYTES = 1 << 28
 """Data of no more bytes are read once; larger ones when they are needed."""
 
-DEPLOYMENT_KEYS = {*SOURCES, "classes", "local_test", "reference", "test", "scale"}
+MAX_NAMED_CLIENTS = 10_000
+"""Names of more clients than this are not told: they would fill a message."""
+
+DEPLOYMENT_KEYS = {*SOURCES, "classes", "client_names", "local_test", "reference", "test", "scale"}
 """Keys of a table that the [data] section does not have."""
 
 
@@ -47,6 +52,8 @@ class SiteData:
     preprocessing: Preprocessing = AS_IT_IS
     columns: str = ""
     labels: str = ""
+    client_names: tuple[str, ...] = ()
+    """What its clients are called, where the site lets jobs know."""
 
     def description(self) -> DataDescription:
         """What a job may know."""
@@ -61,6 +68,7 @@ class SiteData:
             tokens=self.tokens,
             columns=self.columns,
             labels=self.labels,
+            client_names=list(self.client_names),
         )
 
 
@@ -83,12 +91,12 @@ def load_site_data(
     if source == "folder":
         if stated is not None:
             raise DataError(f"data.{name}: the job states a preprocessing, which files of arrays have no use for")
-        files, preprocessing = _of_folder(name, table)
+        files, preprocessing, names = _of_folder(name, table)
         small = int(files.sizes.sum()) * files.sample_bytes < MAX_IN_MEMORY_BYTES
         clients = files.gather(np.arange(len(files))) if small else files
     else:
         clients, understood = _of_file(name, Path(table["file"]), table, stated, alone=alone)
-        preprocessing = understood.preprocessing
+        preprocessing, names = understood.preprocessing, understood.owner_names or ()
     columns = [column.name for column in preprocessing.columns] if source == "file" else []
     labels = table["classes"] if isinstance(table.get("classes"), list) else []
     local_test = None
@@ -104,7 +112,12 @@ def load_site_data(
         preprocessing=preprocessing,
         columns=_digest(salt, columns),
         labels=_digest(salt, labels),
+        client_names=_told(names) if table.get("client_names", False) else (),
     )
+
+
+def _told(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(one_line(name)[:MAX_CLIENT_NAME] for name in names) if len(names) <= MAX_NAMED_CLIENTS else ()
 
 
 def _digest(salt: str, names: Sequence[Any]) -> str:
@@ -170,7 +183,7 @@ def _source(name: str, table: Mapping[str, Any]) -> str:
     return named[0]
 
 
-def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Preprocessing]:
+def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Preprocessing, tuple[str, ...]]:
     folder = Path(table["folder"])
     if not folder.is_dir():
         raise DataError(f"data.{name}.folder: there is no folder {folder}")
@@ -185,7 +198,7 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Pr
         name=name,
     ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
-    return spread.clients, _made_by(folder) or spread.preprocessing
+    return spread.clients, _made_by(folder) or spread.preprocessing, files.owner_names()
 
 
 def _made_by(folder: Path) -> Preprocessing | None:

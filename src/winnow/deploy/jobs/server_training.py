@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
@@ -53,6 +54,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=held[0] or nothing,
         test=held[1] or nothing,
         store=None,
+        names=run.client_names,
     )
     committed = run.committed_state()
     if committed is not None:
@@ -78,7 +80,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, plan, training, kept, _client_names(members))
+    return _result(run, setup, plan, training, kept, sizes)
 
 
 def _local_test_sizes(member: JobSite) -> Sequence[int]:
@@ -148,24 +150,15 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _client_names(members: Sequence[JobSite]) -> list[str]:
-    """The site of each client, with a number where it has several."""
-    return [
-        member.site if len(member.data.sizes) == 1 else f"{member.site}, client {place}"
-        for member in members
-        for place in range(len(member.data.sizes))
-    ]
-
-
 def _result(
     run: DeployedRun,
     setup: TrainingSetup,
     plan: TrainingPlan,
     training: TrainingWorkflow,
-    sizes: DataSizes,
-    names: Sequence[str],
+    kept: DataSizes,
+    sizes: NDArray[np.int64],
 ) -> Result:
-    experiment = setup.experiment
+    experiment, names = setup.experiment, run.client_names
     best, last = (
         {name: tensor for name, tensor in model.items() if name not in plan.private}
         for model in (training.best, training.model)
@@ -190,11 +183,11 @@ def _result(
         run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
     conditions = DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(len(names), np.int64))
-    run.add_output(file_names.CONDITIONS, json.dumps(conditions_record(conditions, names)))
+    run.add_output(file_names.CONDITIONS, json.dumps(conditions_record(conditions, names, sizes)))
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
-    saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, sizes, made)
+    saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, kept, made)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     return Result(

@@ -44,7 +44,8 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A [data.NAME] table: a `file`, a `folder` with an .npz a client, or a `query` to the database at `url`.
 
     The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
-    in an order that all sites share; `local_test` is the share of its samples that each client evaluates on.
+    in an order that all sites share; `local_test` is the share of its samples that each client evaluates on;
+    `client_names` lets jobs know what clients are called: the owners in the data, or the names of the files.
     """
 
     file: str | None = None
@@ -59,6 +60,7 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scale: str | dict[str, list[float]] | UnsetType = UNSET
     classes: Annotated[int, Meta(ge=2)] | list[str | int] | UnsetType = UNSET
     local_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
+    client_names: bool | UnsetType = UNSET
 
     @property
     def path(self) -> str | None:

@@ -42,6 +42,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
     confusion_matrix: bool = False
     """Whether a job may learn, for each client's test samples, how many of which class are taken for which."""
+    share_evidence: tuple[Literal["inputs", "columns", "labels"], ...] = ("inputs", "columns", "labels")
+    """What a job may learn of each client's data when it assesses them: means and variances by class."""
     sandbox: Literal["required", "none"] = "required"
     """Whether custom code may run where this machine's kernel offers no sandbox."""
 

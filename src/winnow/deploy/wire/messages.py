@@ -15,6 +15,7 @@ version 1, so that parties of any two versions can say which they speak.
 """
 
 MAX_TEXT = 65_536
+MAX_CLIENT_NAME = 200
 
 LOG_KIND, EVENT_KIND, SITE_LOST_KIND = "log", "event", "site-lost"
 """Kinds of log lines: text; an event of the run as JSON; the server's text about a site that rejected the job before it
@@ -26,6 +27,8 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\A
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """SHA-256 of a blob's contents."""
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
+ClientName: TypeAlias = Annotated[str, Meta(max_length=MAX_CLIENT_NAME)]
+"""What a site calls one of its clients: text for people, which identifies nobody."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 PowerOfTwo: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -64,6 +67,8 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A digest of the names of the features in their order, where they have names; it does not reveal the names."""
     labels: Text = ""
     """The same for the labels of the classes, in the order of their numbers."""
+    client_names: list[ClientName] = []
+    """What the site's clients are called, where its configuration lets jobs know."""
     unlike_columns: dict[Count, PowerOfTwo] = {}
     """Columns that are not as large as the job states them: by their place there, the power of two between them."""
 

@@ -1,0 +1,195 @@
+"""From departures to a score, a verdict and its reason for every client.
+
+The effects of a client's statistics are compared with two things: with what chance does to as many rows of its classes,
+and with the other clients, of which honest ones may be unlike the reference too (a random-effects model: the clients'
+median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share α / S of the cases,
+where S is the number of statistics,
+
+    score = max over statistics of (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - α / S
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from winnow.learn.client_quality.contribution import ContributionEstimate
+from winnow.learn.client_quality.departures import (
+    BLIND,
+    COPIES,
+    DETECTABLE,
+    DEVIATION,
+    EFFECT,
+    LOSS,
+    SKEWNESS,
+    STATISTICS,
+    Departures,
+)
+from winnow.learn.client_quality.findings import Finding
+
+Verdict: TypeAlias = Literal["fine", "different", "suspect", "harmful", "cannot tell"]
+Table: TypeAlias = NDArray[np.float64]
+
+FEWEST_CLIENTS = 5
+"""With fewer, clients say too little about each other: the reference alone decides."""
+EXPLAINED = 0.4
+"""Where rows seen without labels depart by this share of what they do by class, inputs are wrong rather than labels."""
+NOTHING: Mapping[int, Any] = {}
+UNLIKE_UPDATES = 6.0
+"""The alarm for updates, in robust standard deviations: those of honest clients with other classes differ, too."""
+INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
+BY_CLASS = [place for place in range(len(STATISTICS)) if place not in (*INPUTS, COPIES)]
+LARGE_EFFECT = 0.8
+"""A loss this many standard deviations above what it should be is harm (Cohen's large effect)."""
+FINDING_KINDS = {"inputs": ("column", "image", "inputs")}
+"""Kinds of findings, where a kind of evidence is told in several."""
+PLAIN_WORDS = {
+    "inputs": "inputs: unlike the reference's",
+    "labels": "labels: samples do not look like the reference's of the same class",
+    "copies": "copies: many rows occur more than once",
+    "updates": "updates: far from the others'",
+    "contribution": "contribution: the model is better without this client",
+}
+TOO_FEW = "too few samples to tell"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientAssessment:
+    """What is thought of one client's data, and why."""
+
+    client: int
+    score: float
+    """1 is the alarm, 0 what is expected of an honest client; NaN where nothing is known."""
+    verdict: Verdict
+    evidence: str
+    """One line; empty if there is nothing to say."""
+    kinds: tuple[str, ...]
+    """Of the evidence, strongest first: inputs, labels, copies, updates, contribution."""
+    scores: Mapping[str, float]
+    """By kind, in units of the alarm."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreTable:
+    """Of K clients, by statistic: [K, S]; -∞ where there is no evidence."""
+
+    among_clients: Table
+    """Against chance and the other clients."""
+    by_chance: Table
+    """Against chance alone."""
+    power: Table
+    """[K], the score that a typical harm would have"""
+    loss: Table
+    """[K], by how many standard deviations the loss is above what it should be"""
+
+
+def assess(
+    history: Mapping[int, Sequence[Departures]],
+    *,
+    false_alarms: float = 0.05,
+    updates: Mapping[int, float] = NOTHING,
+    contribution: Mapping[int, ContributionEstimate] = NOTHING,
+    findings: Mapping[int, Sequence[Finding]] = NOTHING,
+) -> list[ClientAssessment]:
+    """Assess the clients of `history`, whose departures come oldest first.
+
+    `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
+    called suspect or harmful.
+    """
+    table = score_table([*history.values()], false_alarms)
+    assessed = []
+    for row, client in enumerate(history):
+        scores = _by_kind(table.among_clients[row])
+        if client in updates:
+            scores["updates"] = updates[client] / UNLIKE_UPDATES
+        score = max(0.0, *scores.values()) if scores else float("nan")
+        harmful = client in contribution and contribution[client].harmful
+        if score >= 1:
+            verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"
+        elif not scores or table.power[row] < 1:
+            verdict = "cannot tell"
+        else:
+            verdict = "different" if harmful or table.by_chance[row].max() >= 1 else "fine"
+        kinds = _told(scores, verdict, harmful=harmful)
+        words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings.get(client, ()) if kinds else ())
+        assessed.append(
+            ClientAssessment(client=client, score=score, verdict=verdict, evidence=words, kinds=kinds, scores=scores)
+        )
+    return assessed
+
+
+def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) -> ScoreTable:
+    """The scores of all clients, by statistic."""
+    table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
+    present = np.isfinite(table[..., EFFECT])
+    level = false_alarms / max(int(present.any(axis=0).sum()), 1)
+    effect, deviation = table[..., EFFECT], table[..., DEVIATION]
+    chance = deviation * _quantile(level, table[..., SKEWNESS])
+    centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
+    for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
+        who = present[:, place]
+        centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
+    bound = np.sqrt(chance**2 + (stats.norm.isf(level) * spread) ** 2)
+    detectable = np.nan_to_num(table[..., DETECTABLE] / bound)
+    return ScoreTable(
+        among_clients=np.where(present, (effect - centre) / bound, -np.inf),
+        by_chance=np.where(present, effect / chance, -np.inf),
+        power=detectable.max(axis=1, initial=0.0),
+        loss=np.nan_to_num(effect[:, LOSS] - centre[LOSS]),
+    )
+
+
+def _combined(assessments: Sequence[Departures]) -> Table:
+    """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
+    if not assessments:
+        return np.full((len(STATISTICS), 4), np.nan)
+    weights = 0.5 ** np.arange(len(assessments))[::-1]
+    return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
+
+
+def _quantile(level: float, skewness: Table) -> Table:
+    """What a standardised Pearson type III distribution exceeds with this probability. A sum of squares nearly has one."""
+    return np.asarray(stats.pearson3.isf(level, np.clip(np.nan_to_num(skewness), 0.0, 4.0)))
+
+
+def _centre_and_spread(effects: Table, deviations: Table) -> tuple[float, float]:
+    """ν, and τ: how much more clients differ than by chance. Bad ones lie above, so that the lower half tells."""
+    centre = float(np.median(effects))
+    spread = 1.4826 * float(np.median(centre - effects[effects <= centre]))
+    return centre, float(np.sqrt(max(spread**2 - float(np.median(deviations)) ** 2, 0.0)))
+
+
+def _by_kind(scores: Table) -> dict[str, float]:
+    """The scores of the kinds for which there is evidence.
+
+    Wrong inputs depart by class, too, and raise the loss. So what departs by class speaks against labels only where
+    the rows as such, seen without labels, are as they should be.
+    """
+    inputs, by_class, copies = scores[INPUTS].max(), scores[BY_CLASS].max(), scores[COPIES]
+    if inputs >= min(1.0, EXPLAINED * by_class):
+        kinds = {"inputs": max(inputs, by_class)}
+    else:
+        kinds = {"inputs": inputs, "labels": by_class}
+    kinds["copies"] = copies
+    return {kind: float(score) for kind, score in kinds.items() if np.isfinite(score)}
+
+
+def _told(scores: Mapping[str, float], verdict: Verdict, *, harmful: bool) -> tuple[str, ...]:
+    if verdict in ("fine", "cannot tell"):
+        return ()
+    kinds = sorted((kind for kind, score in scores.items() if score >= 1), key=lambda kind: -scores[kind])
+    if harmful:
+        kinds.append("contribution")
+    return tuple(kinds) or (max(scores, key=lambda kind: scores[kind]),)
+
+
+def _words(kinds: Sequence[str], findings: Sequence[Finding]) -> str:
+    """The strongest finding of the strongest kind of which something was found."""
+    for kind in kinds:
+        for finding in findings:
+            if finding.kind in FINDING_KINDS.get(kind, (kind,)):
+                return finding.text
+    return PLAIN_WORDS[kinds[0]] if kinds else ""

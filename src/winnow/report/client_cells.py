@@ -1,0 +1,87 @@
+"""Clients as lines of a table, in the terminal, in the report and in a file for spreadsheets."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from winnow.core.listing import listed
+from winnow.core.untrusted_text import one_line
+from winnow.report.number_format import MISSING
+from winnow.report.tables import Cells
+from winnow.runs import RunView
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+from winnow.runs.client_table import ACTION_TEXT, COLUMNS, ClientRow, ClientTable
+
+NAMES_IN_LINE = 10
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""A cell that begins with one of these is a formula to a spreadsheet, which runs it: names may be a stranger's."""
+
+
+def client_cells(row: ClientRow) -> Cells:
+    """The columns of `COLUMNS` as people read them."""
+    return (
+        one_line(row.name),
+        MISSING if row.samples is None else f"{row.samples:,}",
+        f"{row.invited:,}",
+        score_text(row.score),
+        one_line(row.verdict),
+        one_line(row.evidence),
+    )
+
+
+def score_text(score: float) -> str:
+    return f"{score:,.2f}" if math.isfinite(score) else MISSING
+
+
+def policy_cells(table: ClientTable) -> list[Cells]:
+    """What the run did about clients, in order: the round, the client, what was done and why."""
+    names = {row.client: one_line(row.name) for row in table.rows}
+    return [
+        (str(each.round), names[each.client], action_text(each.action), one_line(each.reason)) for each in table.actions
+    ]
+
+
+def action_text(action: str) -> str:
+    return ACTION_TEXT.get(action, one_line(action))
+
+
+def policy_lines(table: ClientTable) -> list[str]:
+    """The same in short: a line for what was done in a round, with the names of those whom it was done to."""
+    done: dict[tuple[str, str], list[str]] = {}
+    for number, name, action, _ in policy_cells(table):
+        done.setdefault((number, action), []).append(name)
+    return [f"{action} in round {number}: {listed(names, NAMES_IN_LINE)}" for (number, action), names in done.items()]
+
+
+def why_not_assessed(view: RunView) -> str:
+    """One line for a run of which nobody knows whose data look bad, and what to set."""
+    quality = view.config.get("quality")
+    if quality is None:
+        return "clients were not assessed: this run does not know how; run it again with this version of Winnow"
+    if quality.get("evidence") == []:
+        return 'clients were not assessed: quality.evidence is empty; name kinds: --set quality.evidence=["labels"]'
+    if view.result is None:
+        return "clients have not been assessed yet; look again in a few rounds"
+    return "clients were not assessed"
+
+
+def write_client_csv(path: Path, rows: Iterable[ClientRow]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for row in rows:
+        score = repr(row.score) if math.isfinite(row.score) else ""
+        samples = "" if row.samples is None else row.samples
+        writer.writerow(
+            (_cell(row.name), samples, row.invited, score, _cell(row.verdict), _cell(row.evidence)),
+        )
+    with one_line_errors(path):
+        write_text_atomically(path, text.getvalue())
+
+
+def _cell(text: str) -> str:
+    """Text that a spreadsheet shows and does not run."""
+    line = one_line(text)
+    return f"'{line}" if text.startswith(FORMULA_STARTS) else line
