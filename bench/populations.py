@@ -29,6 +29,7 @@ SETTINGS = {
     "select": {"count": INVITED},
     "local": {"name": "sgd", "learning_rate": 0.05, "batch_size": 10, "epochs": 2},
     "data": {"name": "generated"},
+    "quality": {"evidence": []},
 }
 
 

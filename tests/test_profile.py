@@ -69,6 +69,31 @@ def test_streamed_moments_are_exact_for_any_batch_size(sizes: list[int], batch: 
         assert made.nbytes == 3 * 8
 
 
+@given(batch=st.integers(1, 40), groups=st.integers(1, 12), offset=st.sampled_from([0.0, 1e4]))
+@settings(deadline=None)
+def test_groups_may_come_in_any_order_and_some_not_at_all(batch: int, groups: int, offset: float) -> None:
+    rng = np.random.default_rng(100 * batch + groups)
+    group = rng.choice(rng.permutation(groups)[: 1 + groups // 2], 60)
+    values = rng.normal(offset * group[:, None], 2.0, (60, 3)).astype(np.float32)
+    moments = StreamingMoments(groups)
+    for start in range(0, 60, batch):
+        part = slice(start, start + batch)
+        moments.add(torch.from_numpy(values[part]), torch.from_numpy(group[part]))
+    counts, mean, variance = moments.moments()
+    assert counts.tolist() == np.bincount(group, minlength=groups).tolist()
+    for k in range(groups):
+        own = values[group == k].astype(np.float64) if counts[k] else np.zeros((1, 3))
+        np.testing.assert_allclose(mean[k], own.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(variance[k], own.var(0), rtol=1e-5, atol=1e-9)
+
+
+def test_a_lone_sample_among_large_values_keeps_its_value() -> None:
+    moments = StreamingMoments(2)
+    moments.add(torch.tensor([[1e17], [3.25], [-1e17]]), torch.tensor([1, 0, 1]))
+    counts, mean, variance = moments.moments()
+    assert (counts.tolist(), mean[0].tolist(), variance[0].tolist()) == ([1, 2], [3.25], [0.0])
+
+
 def test_pooled_profiles_are_the_profile_of_the_pooled_data() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.normal(k, 1 + k, (5 + 3 * k, 4)) for k in range(3)]

@@ -27,6 +27,7 @@ BASE: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [12]},
     "select": {"count": 3},
     "local": {"name": "sgd", "epochs": 2, "batch_size": 8, "learning_rate": 0.1, "momentum": 0.5},
+    "quality": {"evidence": []},
 }
 
 

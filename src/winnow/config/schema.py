@@ -12,6 +12,7 @@ from winnow.fleet import Devices, FleetSettings
 from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
 from winnow.learn.aggregation import AggregationRule
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
@@ -108,6 +109,7 @@ class Experiment(Settings):
     schedule: Schedule = SynchronousRounds()
     filters: tuple[TwoSidedFilter, ...] = ()
     evaluation: EvaluationSettings = EvaluationSettings()
+    quality: QualitySettings = QualitySettings()
     fleet: FleetSettings = Devices()
     engine: EngineSettings = EngineSettings()
     job: JobSettings = JobSettings()
@@ -118,7 +120,11 @@ class Experiment(Settings):
             whole = self.composed()
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        conflict = filter_conflict(self.filters, whole) or self.evaluation.conflict(self)
+        conflict = (
+            filter_conflict(self.filters, whole)
+            or self.evaluation.conflict(self)
+            or self.quality.conflict(whole, self.filters)
+        )
         if conflict is not None:
             raise ValueError(conflict)
         return self

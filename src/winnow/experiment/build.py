@@ -135,6 +135,7 @@ def prepare_run(
         reference=federated.reference,
         test=federated.test,
         store=store,
+        names=federated.client_names,
     )
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)

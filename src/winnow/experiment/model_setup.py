@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from winnow.config.schema import EngineSettings
 from winnow.core import Randomness
+from winnow.learn.client_quality.evidence_pass import EvidencePass
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric, metrics_by_name
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -35,6 +36,10 @@ class ModelSetup:
     """A training step or a whole local loop of the user's own."""
     layer: str | None
     """The layer that is profiled, if any is."""
+    evidence_layer: str | None
+    """The layer whose outputs clients tell of when their data are assessed, if any is."""
+    outputs: int
+    """Classes, or values of a regression."""
     probe: tuple[Tensor, Tensor]
     """Samples with which the execution is tried out."""
     engine: EngineSettings
@@ -67,12 +72,21 @@ class ModelSetup:
     def evaluator(self) -> ModelEvaluator:
         return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
 
+    @cached_property
+    def evidence_pass(self) -> EvidencePass:
+        """With which clients' data are looked at: often through the same layer as profiles."""
+        if self.evidence_layer == self.layer:
+            return EvidencePass(self.evaluator, self.outputs)
+        watching = ModelEvaluator(self.module, self.loss, self.evidence_layer, self.execution)
+        return EvidencePass(watching, self.outputs)
+
     def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
             data=data,
             execution=self.execution,
             evaluator=self.evaluator,
+            evidence_pass=self.evidence_pass,
             initial=self.initial,
             local_test=local_test,
             metrics=metrics_by_name(self.metrics),

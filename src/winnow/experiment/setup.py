@@ -3,7 +3,7 @@
 A simulation makes one `TrainingSetup`; in deployment the server and every site make one each, from the same settings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.listing import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.accountant_interface import AccountantFactory
@@ -93,11 +94,14 @@ def set_up_training(
     with _naming_features(preprocessing):
         module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
         layer = experiment.select.layer_for(module, x)
+    private = frozenset(experiment.client.private_names(module))
     model = ModelSetup(
         module=module,
         loss=_loss(experiment, classes, inputs.loss, module, x),
         own=own,
         layer=layer,
+        evidence_layer=layer or evidence_layer(experiment, module, x, private),
+        outputs=output_count(classes, probe[1]),
         probe=probe,
         engine=experiment.engine,
         batch_size=experiment.local.batch_size,
@@ -132,6 +136,11 @@ class TrainingSetup:
     def private(self) -> frozenset[str]:
         return frozenset(self.experiment.client.private_names(self.model.module))
 
+    @property
+    def _sequences(self) -> bool:
+        """Whether a sample has a sequence of labels."""
+        return self.classes is not None and self.model.probe[1].dim() > 1
+
     @cached_property
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
@@ -159,14 +168,16 @@ class TrainingSetup:
         with _naming_features(self.preprocessing):
             execution = self.model.execution
         check_profile_layer(module, layer, self.private)
-        profile_bytes = self.model.evaluator.profile_bytes(probe_x[:1]) if layer is not None else 0
+        elements = self.model.evaluator.profile_elements(probe_x[:1]) if layer is not None else 0
+        profile_classes = select.profile_classes(self.classes, reference.y, sequences=self._sequences)
+        profile_bytes = profile_classes.profile_bytes(elements) if profile_classes else ELEMENT_BYTES * elements
         sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
             largest_cohort=len(sizes) if sampled else select.cohort_size(len(sizes)),
             shared_model=shared,
             reference_clients=experiment.reference_clients,
-            profile_length=profile_bytes // ELEMENT_BYTES,
+            profile_length=elements * (profile_classes.count if profile_classes else 1),
         )
         for part in (*experiment.filters, *experiment.composed().parts):
             part.check_data(summary)
@@ -186,7 +197,8 @@ class TrainingSetup:
             metrics=self.model.metrics,
             message_bytes=experiment.fleet.message_bytes(sum(tensor.nbytes for tensor in shared.values())),
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
-            elements=profile_bytes // ELEMENT_BYTES,
+            elements=elements,
+            profile_classes=profile_classes,
             layout=StateLayout.of(module),
             sample_shape=tuple(probe_x.shape[1:]),
             outputs=output_count(self.classes, self.model.probe[1]),
@@ -209,8 +221,9 @@ class TrainingSetup:
         reference: Examples,
         test: Examples,
         store: ClientStore | None,
+        names: Sequence[str],
     ) -> TrainingWorkflow:
-        """The workflow of the run; `reference` and `test` are the server's samples."""
+        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'."""
         held, tested = self._tensors(reference), self._tensors(test)
         evaluator = build_evaluator(
             self.experiment,
@@ -231,7 +244,11 @@ class TrainingSetup:
             reference=held,
             test=tested,
         )
-        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes), final)
+        assessor = build_assessor(
+            self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
+        )
+        emulation = self._emulation(plan, held, sizes)
+        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor)
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device

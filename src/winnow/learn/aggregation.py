@@ -60,6 +60,11 @@ class AggregationRule(Choice, AlgorithmPart):
         return False
 
     @property
+    def takes_weights(self) -> bool:
+        """Whether a client can be made to count less than others: then its fold is a `LinearFold`."""
+        return False
+
+    @property
     def min_clients(self) -> int:
         """How few updates it can work with."""
         return 1
@@ -118,6 +123,10 @@ class FullAggregation(AggregationRule):
     name: Literal["full"] = "full"
     needs_only_sums: ClassVar[bool] = True
 
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
     def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         return _FullFold(model, population.sizes)
 
@@ -156,6 +165,10 @@ class PartialAggregation(AggregationRule):
     name: Literal["partial"] = "partial"
     weights: Literal["size", "uniform", "scheme-2"] = "size"
     needs_only_sums: ClassVar[bool] = True
+
+    @property
+    def takes_weights(self) -> bool:
+        return self.weights != "scheme-2"  # whose weights must add up to one on average
 
     def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         sizes = population.sizes

@@ -4,12 +4,20 @@ who learns what because of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from winnow.core import Arrays
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
+
+EvidenceKind: TypeAlias = Literal["inputs", "columns", "labels", "updates", "contribution"]
+"""What may be looked at to judge clients' data."""
+UPDATES: EvidenceKind = "updates"
+CONTRIBUTION: EvidenceKind = "contribution"
+TOLD_BY_CLIENTS: tuple[EvidenceKind, ...] = ("inputs", "columns", "labels")
+"""Evidence that clients are asked for; the server has the other kinds from updates."""
+ALL_EVIDENCE: frozenset[EvidenceKind] = frozenset((*TOLD_BY_CLIENTS, UPDATES, CONTRIBUTION))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,8 @@ class AlgorithmPart:
 
     needs: ClassVar[Mapping[str, str]] = {}
     """Other parts, by name, without which this one cannot work: {"server": "scaffold"}."""
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset()
+    """Evidence on clients' data (`quality.evidence`) that would tell what this part hides."""
 
     def privacy_text(self) -> str:
         """Who learns what because of this part, under which assumptions, and what it costs; empty if nothing."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from winnow.core import ModelError
 from winnow.learn.metric_functions import is_single, predicted_classes
 from winnow.learn.metrics import Measurement, Metric, by_position
+from winnow.learn.profile_by_class import ClassProfile, ProfileClasses
 from winnow.learn.profiled_layer import fuse_outputs
 from winnow.learn.representation_profile import Profile, StreamingMoments
 from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
@@ -36,7 +37,7 @@ class DataSetEvaluation:
 
     metrics: dict[str, float]
     """The metrics asked for, in their order, and the mean loss."""
-    profile: Profile | None
+    profile: Profile | ClassProfile | None
     confusion: Tensor | None = None
     """How many samples of each class (rows) were taken for each class (columns)."""
 
@@ -51,48 +52,69 @@ class ModelEvaluator:
         self._forward_pass = execution.forward_pass(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
 
-    def profile_bytes(self, x: Tensor) -> int:
-        """What a profile of data like these weighs."""
-        state = model_state(self._module)
-        return self.profiles(state, x[:1], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)[
-            0
-        ].nbytes
+    @property
+    def watches_layer(self) -> bool:
+        """Whether passes show the outputs of a layer."""
+        return self._layer is not None
+
+    def profile_elements(self, x: Tensor) -> int:
+        """How many elements a profile of data like these has."""
+        first = torch.zeros(1, dtype=torch.int64)
+        return len(self.profiles(model_state(self._module), x[:1], first, first, 1)[0])
 
     @torch.no_grad()
     def evaluate(
-        self, state: ModelState, x: Tensor, y: Tensor, metrics: Sequence[Metric], confusion_classes: int = 0
+        self,
+        state: ModelState,
+        x: Tensor,
+        y: Tensor,
+        metrics: Sequence[Metric],
+        confusion_classes: int = 0,
+        profile_classes: ProfileClasses | None = None,
     ) -> DataSetEvaluation:
-        """Score and profile one data set; with `confusion_classes` also count which class is taken for which."""
-        moments, measured, loss = StreamingMoments(1), Measurement(metrics), torch.zeros((), device=x.device)
+        """Score and profile one data set, by class if classes are given; with `confusion_classes` also count which
+        class is taken for which.
+        """
+        group = torch.zeros(len(x), dtype=torch.int64) if profile_classes is None else profile_classes.of(y)
+        moments = StreamingMoments(1 if profile_classes is None else profile_classes.count)
+        measured, loss = Measurement(metrics), torch.zeros((), device=x.device)
         confusion = torch.zeros(confusion_classes, confusion_classes, dtype=torch.int64)
-        for place, outputs, seen in self._passes(state, x, None, to_end=True):
+        for place, outputs, seen in self.passes(state, x, None, to_end=True):
             measured.add(outputs, y[place])
             loss += self.loss(outputs, y[place]).sum()
             if self._layer is not None:
-                moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
+                moments.add(seen, group[place])
             if confusion_classes:
                 confusion += confusion_counts(*by_position(outputs, y[place]), confusion_classes)
+        profile: Profile | ClassProfile | None = None
+        if self._layer is not None:
+            profile = (moments.profiles() if profile_classes is None else profile_classes.told(moments))[0]
         return DataSetEvaluation(
             metrics={**measured.scores(), "loss": float(loss) / len(y)},
-            profile=moments.profiles()[0] if self._layer is not None else None,
+            profile=profile,
             confusion=confusion if confusion_classes else None,
         )
 
     @torch.no_grad()
     def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
         """The model's outputs for these rows of x."""
-        return torch.cat([outputs for _, outputs, _ in self._passes(state, x, rows, to_end=True)])
+        return torch.cat([outputs for _, outputs, _ in self.passes(state, x, rows, to_end=True)])
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
-        """One profile for each of several owners' rows of x; rows of one owner stand together, in the owners' order.
+        """One profile for each of several owners' rows of x."""
+        return self.moments(state, x, rows, owner, owners).profiles()
 
-        A pass ends at the profiled layer: what comes after it is not needed.
+    @torch.no_grad()
+    def moments(self, state: ModelState, x: Tensor, rows: Tensor, group: Tensor, groups: int) -> StreamingMoments:
+        """The moments of the profiled layer's output over several groups of rows of x.
+
+        A pass ends at that layer: what comes after it is not needed.
         """
-        moments = StreamingMoments(owners)
-        for place, _, seen in self._passes(state, x, rows, to_end=False):
-            moments.add(seen, owner[place])
-        return moments.profiles()
+        moments = StreamingMoments(groups)
+        for place, _, seen in self.passes(state, x, rows, to_end=False):
+            moments.add(seen, group[place])
+        return moments
 
     @torch.no_grad()
     def losses(
@@ -100,14 +122,14 @@ class ModelEvaluator:
     ) -> tuple[Tensor, Tensor]:
         """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
         sums, squares = torch.zeros(2, owners, dtype=torch.float64).unbind()
-        for place, outputs, _ in self._passes(state, x, rows, to_end=True):
+        for place, outputs, _ in self.passes(state, x, rows, to_end=True):
             losses = self.loss(outputs, y[rows[place].to(y.device)]).double().cpu()
             sums.index_add_(0, owner[place], losses)
             squares.index_add_(0, owner[place], losses.square())
         samples = torch.bincount(owner, minlength=owners)
         return sums / samples, (squares / samples).sqrt()
 
-    def _passes(
+    def passes(
         self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """For one batch of rows after another (all of x if none are given): which, outputs, and the layer's outputs."""

@@ -31,6 +31,9 @@ ELEMENT_BYTES = 8
 FAR_MEAN_RATIO = 1e6
 """A group whose mean lies a thousand of its standard deviations away is summed around its own mean."""
 
+FAR_VALUE_RATIO = 1e12
+"""A group of one sample has no spread: it counts as far if it lies a million times its own size away."""
+
 RELATIVE_FLOOR = 1e-6
 ABSOLUTE_FLOOR = 1e-12
 
@@ -54,8 +57,10 @@ class ReferenceProfile(ABC):
         """What a client's profile weighs on its way here."""
 
     @abstractmethod
-    def fault(self, part: Arrays) -> str | None:
-        """What is wrong with a client's profile, as it came; None if it can be compared with this one."""
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        """What is wrong with the profile of a client with so many samples, as it came; None if it can be compared with
+        this one.
+        """
 
     @abstractmethod
     def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
@@ -85,7 +90,7 @@ class Profile(ReferenceProfile):
     def nbytes(self) -> int:
         return self.mean.nbytes + self.variance.nbytes
 
-    def fault(self, part: Arrays) -> str | None:
+    def fault(self, part: Arrays, samples: int) -> str | None:
         return profile_fault(part, len(self))
 
     def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
@@ -121,34 +126,48 @@ class StreamingMoments:
         self._m2 = torch.zeros(0)
 
     def add(self, values: Tensor, group: Tensor) -> None:
-        """Fold in samples [n, q], each belonging to the group with that number; the numbers (on the CPU) never fall."""
+        """Fold in samples [n, q], each belonging to the group with that number; the numbers are on the CPU."""
         if not len(self._mean):
             self._count = values.new_zeros(self._groups, 1, dtype=torch.float64)
             self._mean = values.new_zeros(self._groups, values.shape[1], dtype=torch.float64)
             self._m2 = torch.zeros_like(self._mean)
-        first = int(group[0])
-        present, index = slice(first, int(group[-1]) + 1), group - first
+        first = int(group.min())
+        index = group - first
         count = torch.bincount(index).unsqueeze(1).double().to(values.device)
+        span = slice(first, first + len(count))  # groups in it may have no samples here: they stay as they are
         mean, m2 = _batch_moments(values, index.to(values.device), count)
-        known, delta = self._count[present], mean - self._mean[present]
+        known, delta = self._count[span], mean - self._mean[span]
         total = known + count
-        self._mean[present] += delta * (count / total)
-        self._m2[present] += m2 + delta.square() * (known * count / total)
-        self._count[present] = total
+        divisor = total.clamp(min=1)
+        self._mean[span] += delta * (count / divisor)
+        self._m2[span] += m2 + delta.square() * (known * count / divisor)
+        self._count[span] = total
+
+    def moments(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """How many samples each group has [K], their mean and their variance (the population's: divided by n) [K, q].
+
+        A group without samples has zeros.
+        """
+        variance = self._m2 / self._count.clamp(min=1)
+        return (
+            self._count.long().flatten().cpu().numpy(),
+            self._mean.float().cpu().numpy(),
+            variance.float().cpu().numpy(),
+        )
 
     def profiles(self) -> list[Profile]:
-        """One profile a group; the variance is the population's (divided by n)."""
-        mean = self._mean.float().cpu().numpy()
-        variance = (self._m2 / self._count).float().cpu().numpy()
+        """One profile a group."""
+        _, mean, variance = self.moments()
         return [Profile(mean=m, variance=v) for m, v in zip(mean, variance, strict=True)]
 
 
 def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and M2 of each group in a batch, [groups, q].
+    """Mean and M2 of each group in a batch, [groups, q]; those of a group without samples mean nothing.
 
     In one pass around the batch's first sample. Where that loses digits, because a group lies far from that sample
     for its spread or holds what is no number, the sums show it, and two passes are made instead.
     """
+    alone, count = count <= 1, count.clamp(min=1)
     if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
         return _tame_moments(values, index, count)
     pivot = values[0].double()
@@ -157,12 +176,11 @@ def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor
     first = zeros.index_add(0, index, deviation)
     second = zeros.index_add_(0, index, deviation.square_())
     shift = first.square() / count
-    m2 = second - shift
-    if not bool(
-        (second <= OUTPUT_LIMIT**2).all() & (shift <= FAR_MEAN_RATIO * m2).all() & (pivot.abs() <= OUTPUT_LIMIT).all()
-    ):
+    mean, m2 = pivot + first / count, second - shift
+    near = torch.where(alone, FAR_VALUE_RATIO * mean.square(), FAR_MEAN_RATIO * m2)
+    if not bool((second <= OUTPUT_LIMIT**2).all() & (shift <= near).all() & (pivot.abs() <= OUTPUT_LIMIT).all()):
         return _tame_moments(values, index, count)
-    return pivot + first / count, m2
+    return mean, m2
 
 
 def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

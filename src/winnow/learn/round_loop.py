@@ -6,7 +6,7 @@ rounds are done. A round is whatever ends with a new version of the model.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from winnow.core import AnyEvent, Choice, Federation
 from winnow.learn.algorithm_part import AlgorithmPart
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 class Schedule(Choice, AlgorithmPart):
     """When clients are selected and new versions are made."""
+
+    policies: ClassVar[frozenset[str]] = frozenset({"exclude"})
+    """What it can do, besides warn, with clients whose data are bad (`quality.policy`)."""
 
     @property
     def min_training_clients(self) -> int:
@@ -37,6 +40,7 @@ class SynchronousRounds(Schedule):
     """Select, collect, aggregate, evaluate; then the next round (FedProf's algorithm 2)."""
 
     name: Literal["rounds"] = "rounds"
+    policies: ClassVar[frozenset[str]] = frozenset({"exclude", "down-weight"})
 
     def run(self, training: "TrainingWorkflow", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         while training.round < training.rounds:

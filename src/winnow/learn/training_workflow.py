@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from winnow.core import (
     AnyEvent,
     Evaluated,
+    Failure,
     Federation,
     Metrics,
     Outcome,
     Payload,
+    Population,
     Reply,
     Scored,
     Selected,
@@ -23,15 +25,27 @@ from winnow.core import (
     Task,
     stream,
 )
+from winnow.core.untrusted_text import one_line
 from winnow.learn.accountant_interface import PrivacyAccountant
+from winnow.learn.aggregation import Fold
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.client_quality.assessor import ClientAssessor
+from winnow.learn.client_quality.policy import SelectionUnderPolicy
 from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
-from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
-from winnow.learn.representation_profile import Profile, ReplyCheck
+from winnow.learn.profile_by_class import restored_profile
+from winnow.learn.reply_checks import (
+    CheckedReplies,
+    ExpectedReply,
+    Rejection,
+    check_replies,
+    is_bounded,
+    is_bounded_update,
+)
+from winnow.learn.representation_profile import ReplyCheck
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
@@ -54,8 +68,11 @@ class TrainingWorkflow:
         evaluator: CombinedEvaluator,
         emulate: EmulateUpdate | None = None,
         evaluate_outcome: MakeFinalEvaluation | None = None,
+        assessor: ClientAssessor | None = None,
     ) -> None:
         self._plan, self.evaluator, self._emulate = plan, evaluator, emulate
+        self.assessor = assessor
+        """Who says whose data are bad; None where nothing is asked about clients' data."""
         self._evaluate_outcome = evaluate_outcome
         self.outcome: FinalEvaluation | None = None
         """What came of the training; known at its end."""
@@ -74,12 +91,15 @@ class TrainingWorkflow:
         self._evaluation: Evaluation | None = None
         self._record = RoundRecord()
         self._simulated = False
+        self._sizes = np.zeros(0, np.int64)
         self.schedule_state = Snapshot(arrays={}, values={})
         """What the schedule itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
-        self._simulated = federation.simulated
+        self._simulated, self._sizes = federation.simulated, federation.population.sizes
         selection = self._plan.algorithm.select.start(federation.population)
+        if self.assessor is not None:
+            selection = SelectionUnderPolicy(selection, self.assessor.policy)
         self._accountant = self._plan.accountant(federation.population)
         if self._accountant is not None and self._accountant_state:
             self._accountant.restore(self._accountant_state)
@@ -133,6 +153,7 @@ class TrainingWorkflow:
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
             send_tasks=partial(self._send_tasks, federation),
+            profile_classes=self._plan.profile_classes,
         )
 
     def _selection_rng(self, federation: Federation) -> np.random.Generator:
@@ -166,7 +187,7 @@ class TrainingWorkflow:
             tasks=self.tasks(clients, population.sizes),
             until=selected.until,
             counts=dict(zip(clients, selected.counts.tolist(), strict=True)),
-            start_fold=lambda: algorithm.aggregate.start(self.shared, population, awaited),
+            start_fold=lambda: self._start_fold(population, awaited),
             expected=self.expected,
             selected=per_round,
             state=self._collect_state,
@@ -174,17 +195,24 @@ class TrainingWorkflow:
             byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
         )
 
+    def _start_fold(self, population: Population, awaited: int) -> Fold:
+        fold = self._plan.algorithm.aggregate.start(self.shared, population, awaited)
+        return fold if self.assessor is None else self.assessor.policy.fold(fold)
+
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
         """Take the server's step; what was really folded. What the folded clients proposed to keep is kept, and that of
         replies for `later`.
 
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
+        start = self.shared
         if not self._step(gathered, federation):
             reason = "the round's model is not finite; the previous model is kept"
             rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
             gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
         self._record.add_training(gathered)
+        if self.assessor is not None:
+            self.assessor.observe(self.round, start, _unchanged(gathered))
         self._collect_state = gathered.next_round_state
         federation.settle(reply.task for reply in (*gathered.aggregated, *later) if is_bounded_update(reply))
         return gathered
@@ -220,6 +248,7 @@ class TrainingWorkflow:
         self._selected = selection.state()
         self._accountant_state = {} if self._accountant is None else self._accountant.state()
         self._evaluate(federation)
+        yield from self._assess(federation)
         self._now = federation.clock.now
         metrics = {**self._current_evaluation.metrics, **self._round_metrics(gathered)}
         yield from self._record.finish(self.round, self._now, gathered, metrics)
@@ -267,15 +296,33 @@ class TrainingWorkflow:
         if value is not None and value > self._best_score:  # NaN is not
             self.best, self._best_score = self.model, value
 
+    def _assess(self, federation: Federation) -> Iterator[AnyEvent]:
+        """Have the clients assessed, if it is time."""
+        if self.assessor is not None:
+            send, ask = partial(self._send_tasks, federation), partial(self._ask, federation)
+            yield from self.assessor.assess(self.model, self.shared, self.round, ask, send, federation.clock)
+
     def _send_tasks(
         self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None
     ) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
-        with federation.dispatch(tasks) as exchange:
-            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused, answered = check_replies(outcomes, self.expected, check)
+        sound, refused, answered = check_replies(_outcomes(federation, tasks), self.expected, check)
         self._record.add(answered, refused)
         return list(sound)
+
+    def _ask(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck) -> CheckedReplies:
+        """An exchange whose tasks clients may decline, and say why: only unsound replies are rejected."""
+        outcomes = _outcomes(federation, tasks)
+        sound, unsound, answered = check_replies(
+            [each for each in outcomes if isinstance(each, Reply)], self.expected, check
+        )
+        self._record.add(answered, unsound)
+        declined = [
+            Rejection(client=each.task.client, reason=one_line(each.reason))
+            for each in outcomes
+            if isinstance(each, Failure)
+        ]
+        return CheckedReplies(sound, [*unsound, *declined], answered)
 
     def _round_metrics(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
@@ -296,6 +343,7 @@ class TrainingWorkflow:
             parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
             reply_parts=("model", *self._plan.algorithm.client.extra_parts),
             reference=self._evaluation.profile if self._evaluation else None,
+            sizes=self._sizes,
             metrics=metrics_by_name(self._plan.metrics),
         )
 
@@ -311,6 +359,7 @@ class TrainingWorkflow:
             "privacy": self._accountant_state,
             "profile": profile,
             "underway": self.schedule_state.arrays,
+            "quality": {} if self.assessor is None else self.assessor.state(),
         }
         return Snapshot(
             arrays={f"{group}/{name}": array for group, named in groups.items() for name, array in named.items()},
@@ -332,8 +381,21 @@ class TrainingWorkflow:
         self._server, self._selected = groups.get("server", {}), groups.get("select", {})
         self._collect_state = groups.get("collect", {})
         self._accountant_state = groups.get("privacy", {})
-        profile = Profile.of(groups["profile"]) if "profile" in groups else None
+        profile = restored_profile(groups["profile"]) if "profile" in groups else None
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
         self._evaluation = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
+        if self.assessor is not None and "quality" in groups:
+            self.assessor.restore(groups["quality"])
         self.schedule_state = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
+
+
+def _outcomes(federation: Federation, tasks: Sequence[Task]) -> list[Outcome]:
+    with federation.dispatch(tasks) as exchange:
+        return sorted(exchange, key=lambda outcome: outcome.task.client)
+
+
+def _unchanged(gathered: RoundResult) -> list[Reply]:
+    """The aggregated replies as their clients sent them; a schedule may have moved them."""
+    aggregated = {reply.task.client for reply in gathered.aggregated}
+    return [reply for reply in gathered.reported if reply.task.client in aggregated]

@@ -119,8 +119,8 @@ FromRunner: TypeAlias = DispatchTask | WithdrawTasks | CommitRound | RunnerLogLi
 
 
 class PrepareJob(WireMessage, frozen=True, kw_only=True):
-    """Prepare a job with these data (a [data.NAME] table of the site), the site's mandatory filters, and whether its
-    policy lets confusion matrices out.
+    """Prepare a job with these data (a [data.NAME] table of the site), the site's mandatory filters, whether its
+    policy lets confusion matrices out, and which evidence on the data it shares.
     """
 
     job: str
@@ -129,6 +129,7 @@ class PrepareJob(WireMessage, frozen=True, kw_only=True):
     data: dict[str, Any]
     filters: list[dict[str, Any]] = []
     confusion_matrix: bool = False
+    share_evidence: list[str] = []
     first_client: int | None = None
 
 

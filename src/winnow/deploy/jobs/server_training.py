@@ -51,6 +51,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=held[0] or nothing,
         test=held[1] or nothing,
         store=None,
+        names=run.client_names,
     )
     committed = run.committed_state()
     if committed is not None:

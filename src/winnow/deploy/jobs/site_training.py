@@ -1,6 +1,6 @@
 """Training in a job's process at a site: the handlers of a learning site, with this site's data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +11,13 @@ from torch import Tensor
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand
+from winnow.deploy.jobs.evidence_limits import EvidenceLimits
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
+from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
+from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
@@ -25,6 +29,7 @@ from winnow.learn.handlers import (
 )
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, as_tensor
@@ -37,6 +42,8 @@ SETTINGS_TYPES: Mapping[str, type] = {
     "evaluate-loss": LossEvaluationSettings,
     "evaluate-reference": ReferenceEvaluationSettings,
     "evaluate-personal": PersonalEvaluationSettings,
+    ASSESS: AssessmentSettings,
+    SUMMARISE_REFERENCE: SummarySettings,
 }
 
 
@@ -48,9 +55,10 @@ def training_handlers(
     identities: PartyIdentities,
     *,
     confusion_matrix: bool = False,
+    share_evidence: Sequence[str] = TOLD_BY_CLIENTS,
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`.
-    Confusion matrices leave only if the site's policy says so.
+    Confusion matrices leave only if the site's policy says so, and of evidence on the data what it shares.
     """
     device = set_up_device(experiment.engine)
     setup = set_up_training(
@@ -78,6 +86,7 @@ def training_handlers(
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(
             _as_signed(experiment, setup, confusion_matrix=confusion_matrix),
+            EvidenceLimits(experiment, setup.classes, sequences=_sequences(data), shared=share_evidence),
             *limits.around(),
             *site_filters(experiment.filters, secure_stream),
         ),
@@ -92,11 +101,15 @@ def _needed(
     experiment: Experiment, setup: TrainingSetup, local_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
+    kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
+    asked = not set(TOLD_BY_CLIENTS).isdisjoint(kinds)
     unused = {
         "profile": setup.model.layer is None,
         "evaluate-loss": not experiment.select.requests_losses,
         "evaluate-reference": not experiment.reference_clients,
         "evaluate-personal": local_test is None,
+        ASSESS: not asked,
+        SUMMARISE_REFERENCE: not asked or not experiment.reference_clients,
     }
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
@@ -113,25 +126,44 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix
         start_loss=experiment.composed().needs_start_loss,
     )
     metrics = {metric.name for metric in setup.model.metrics}
+    classes_as_signed = _classes_as_signed(experiment, setup)
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
         _check_model(tasks[0], setup.model.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
-            signed = asked == training
+            signed = replace(asked, profile_classes=None) == training and classes_as_signed(asked.profile_classes)
         elif isinstance(asked, PersonalEvaluationSettings):
             signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)
             signed = signed and metrics.issuperset(asked.metrics) and asked.confusion_classes in (0, setup.classes)
             if asked.confusion_classes and not confusion_matrix:
                 tasks = [replace_struct(task, settings=replace(asked, confusion_classes=0)) for task in tasks]
         elif isinstance(asked, ReferenceEvaluationSettings):
-            signed = metrics.issuperset(asked.metrics)
+            signed = metrics.issuperset(asked.metrics) and classes_as_signed(asked.profile_classes)
+        elif isinstance(asked, ProfileSettings):
+            signed = classes_as_signed(asked.classes)
         else:
             signed = True
         if not signed:
             reason = "the server's settings of the task differ from those the job's author signed"
             return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
         return call_next(tasks, site)
+
+    return check
+
+
+def _classes_as_signed(experiment: Experiment, setup: TrainingSetup) -> Callable[[ProfileClasses | None], bool]:
+    """Whether profiles may be made by these classes. The server knows the reference set, so it says which; but what may
+    be told of them is signed, and they never change: a bin that moves from round to round would single out samples.
+    """
+    first: list[ProfileClasses | None] = []
+
+    def check(asked: ProfileClasses | None) -> bool:
+        if not experiment.select.accepts_classes(asked, setup.classes):
+            return False
+        first.append(asked)
+        del first[1:]
+        return asked == first[0]
 
     return check
 
@@ -154,6 +186,12 @@ def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
         experiment.evaluation.tune_epochs,
         experiment.seed,
     )
+
+
+def _sequences(data: SiteData) -> bool:
+    """Whether each sample has a class at every position."""
+    some = data.clients.template if isinstance(data.clients, ClientsOnDemand) else data.clients
+    return data.clients.classes is not None and some.y.ndim > 1
 
 
 def _held_back(collecting: SiteExtension) -> frozenset[str]:

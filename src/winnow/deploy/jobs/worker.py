@@ -60,6 +60,7 @@ class SiteExecutionContext(ExecutionContext):
             self._first_client(data, self._unlike_columns(experiment, data)),
             identities,
             confusion_matrix=self._prepare.confusion_matrix,
+            share_evidence=self._prepare.share_evidence,
         )
         self._execute_tasks(handlers, identities.set_task)
 

@@ -30,6 +30,7 @@ class AdmissionTerms:
     own_code: bool
     filters: list[dict[str, Any]]
     confusion_matrix: bool
+    share_evidence: list[str]
     sandboxed: bool
 
 
@@ -73,6 +74,7 @@ class AdmissionControl:
             own_code=bundle.own_code,
             filters=list(policy.filters),
             confusion_matrix=policy.confusion_matrix,
+            share_evidence=list(policy.shared_evidence),
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 

@@ -57,6 +57,7 @@ class ProcessSpec:
             data=self.data,
             filters=[] if self.filters_output else self.terms.filters,
             confusion_matrix=self.terms.confusion_matrix,
+            share_evidence=self.terms.share_evidence,
             first_client=first_client,
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -35,6 +35,7 @@ class LagTolerantSchedule(Schedule):
     """
 
     name: Literal["lag-tolerant"] = "lag-tolerant"
+    policies: ClassVar[frozenset[str]] = frozenset()
     lag_tolerance: int = Field(5, ge=0)
 
     def together(self, cohort_size: int, clients: int) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from winnow.learn.algorithm_part import EvidenceKind
 from winnow.learn.client_quality.class_moments import ClassMoments
 
 REPRESENTATION = "representation"
@@ -11,6 +12,9 @@ COLUMNS = "columns"
 """The features of a table as its preprocessing made them; for images, a few statistics of each."""
 OUTCOMES = "outcomes"
 """What the model makes of a sample: which class it predicts (one-hot; residuals in a regression), and the loss."""
+
+BLOCK_OF: dict[EvidenceKind, str] = {"inputs": REPRESENTATION, "columns": COLUMNS, "labels": OUTCOMES}
+"""The block of features from which each kind of evidence comes that clients are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from winnow.core import Arrays, Federation, Randomness, Reply
 from winnow.learn.aggregation import LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.algorithm_part import ALL_EVIDENCE, EvidenceKind
 from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
@@ -43,6 +44,7 @@ class CentralDp(Collect):
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = ALL_EVIDENCE
 
     def conflict(self, whole: Algorithm) -> str | None:
         if not whole.aggregate.needs_only_sums:

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from winnow.core import ConfigError, ModelError
 from winnow.core.distribution import install_command
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
 from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser, Sgd
 from winnow.learn.stack import CohortTrainingResult, ModelState
@@ -37,6 +38,7 @@ class DpSgd(ClientUpdate):
     epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "schedule": "rounds"}
     bounds_samples: ClassVar[bool] = True
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
 
     def update(self, training: LocalTraining) -> LocalResult:
         start = {name: tensor[0] for name, tensor in training.model.items()}

@@ -6,6 +6,7 @@ import numpy as np
 
 from winnow.core import Arrays
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
 from winnow.learn.round_loop import SynchronousRounds
 from winnow.privacy.dp.privacy_loss import AnyRelease, GaussianRelease, LaplaceRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
@@ -26,6 +27,7 @@ class LocalDp(UpdateFilter):
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
     silent: ClassVar[bool] = True
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
 
     def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         exact = changes.astype(np.float64)

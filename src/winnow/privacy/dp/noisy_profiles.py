@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Handler, Outcome, Randomness, Reply, Task
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
 from winnow.learn.profile_comparison import PlainComparison, SiteExtension
 from winnow.learn.round_loop import SynchronousRounds
 from winnow.privacy.dp.settings import ClipNorm, Delta, NoiseMultiplier
@@ -39,7 +39,9 @@ class NoisyProfiles(PlainComparison):
     whom it selects, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
     """
 
+    compares_classes = False
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     noise_multiplier: NoiseMultiplier = Field(
         description="the noise's standard deviation over the bound of what it hides, such as 1.0"
     )

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays, ConfigError, suggest
-from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
 from winnow.learn.update_filters import MessageEstimate
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector, float_names, tensor_sizes
 
@@ -20,6 +20,7 @@ class ExcludeVariables(UpdateFilter):
     """
 
     name: Literal["exclude"] = "exclude"
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     variables: tuple[str, ...] = Field(min_length=1)
 
     def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:

@@ -1,11 +1,12 @@
 """Percentile privacy: only the largest changes are shared, and none beyond a bound (NVIDIA FLARE, section 3)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
 
 
@@ -13,6 +14,7 @@ class PercentilePrivacy(UpdateFilter):
     """Changes whose size is below a percentile of all sizes are dropped; the others are truncated to [−γ, γ]."""
 
     name: Literal["percentile"] = "percentile"
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     percentile: float = Field(default=90.0, ge=0, lt=100)
     gamma: float = Field(default=0.01, gt=0)
 

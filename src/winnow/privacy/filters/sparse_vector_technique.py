@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Arrays
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
 
 
@@ -34,6 +35,7 @@ class SparseVectorTechnique(UpdateFilter):
     gamma: float = Field(default=0.01, gt=0)
     threshold: float = Field(default=0.0, ge=0)
     silent: ClassVar[bool] = True
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
 
     def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         if not len(changes):

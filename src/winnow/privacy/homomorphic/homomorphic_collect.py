@@ -7,7 +7,7 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Federation, Randomness
 from winnow.learn.aggregation import LinearFold
-from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithm_part import ALL_EVIDENCE, DataSummary, EvidenceKind
 from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
@@ -32,6 +32,7 @@ class HomomorphicAggregation(Collect):
     min_clients: int = Field(default=3, ge=2)
     max_weight_share: float = Field(default=0.75, gt=0, le=1)
     needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = ALL_EVIDENCE
     sums_only: ClassVar[bool] = True
 
     @property

@@ -7,7 +7,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from winnow.core import ConfigError, Federation, Randomness
 from winnow.learn.aggregation import LinearFold
-from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithm_part import ALL_EVIDENCE, DataSummary, EvidenceKind
 from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
@@ -46,6 +46,7 @@ class SecureAggregation(Collect):
     max_overflow_share: float = Field(default=0.0, ge=0, le=1)
     parameter_source: Literal["sum", "public"] = "sum"
     needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
+    forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = ALL_EVIDENCE
     _keeper_client: int | None = PrivateAttr(default=None)
     """The number of a client at the keeper's site; None where the keeper is in this process."""
     sums_only: ClassVar[bool] = True

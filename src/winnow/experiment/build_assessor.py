@@ -1,0 +1,189 @@
+"""Who says whose data are bad, in a run: which evidence it can have, and where that comes from."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from winnow.config.compatibility_checks import check_profile_layer
+from winnow.config.schema import Experiment
+from winnow.core import ConfigError, ModelError, Population, Work, stream
+from winnow.data import Preprocessing
+from winnow.experiment.model_setup import ModelSetup
+from winnow.learn.aggregation import LinearFold
+from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, EvidenceKind
+from winnow.learn.client_quality.assess_handler import AssessmentSettings
+from winnow.learn.client_quality.assessor import (
+    MAX_ASSESSED_CLIENTS,
+    ClientAssessor,
+    ContributionSearch,
+    Questions,
+)
+from winnow.learn.client_quality.client_findings import DataNames, client_findings
+from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
+from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
+from winnow.learn.client_quality.evidence_checks import EvidenceCheck
+from winnow.learn.client_quality.evidence_pass import SampleClasses, bin_edges
+from winnow.learn.client_quality.input_names import InputNames
+from winnow.learn.client_quality.policy import QualityPolicy, clients_named
+from winnow.learn.client_quality.reference_source import (
+    NORMAL_QUINTILES,
+    HeldReference,
+    ReferenceSource,
+    ServerReference,
+    SummarySettings,
+)
+from winnow.learn.client_quality.reference_utility import ReferenceUtility
+from winnow.learn.client_quality.update_evidence import UpdateEvidence
+from winnow.learn.profiled_layer import default_layer
+from winnow.learn.run_plan import TrainingPlan
+
+
+def evidence_layer(experiment: Experiment, module: nn.Module, x: Tensor, private: frozenset[str]) -> str | None:
+    """The layer whose outputs clients tell of; None where nothing is asked, or no layer is the same for all."""
+    kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
+    if "inputs" not in kinds:
+        return None
+    try:
+        layer = default_layer(module, x)
+        check_profile_layer(module, layer, private)
+    except (ModelError, ConfigError):
+        return None
+    return layer
+
+
+def gathered_evidence(
+    experiment: Experiment, *, private: frozenset[str], layer: str | None, columns: bool, reference: int
+) -> tuple[EvidenceKind, ...]:
+    """The evidence that a run gathers: what it may, as far as there is any. What was asked for by name and cannot be
+    had is refused; `reference` is how many samples the server has.
+    """
+    at_clients = bool(experiment.reference_clients)
+    comparable = at_clients or reference > 0
+    missing: dict[EvidenceKind, str] = {
+        "inputs": "" if layer is not None else "the model has no layer that all clients share and that can be profiled",
+        "columns": "" if columns else "the data are neither a table nor images",
+        "labels": "the model has parts that are private to each client" if private else "",
+        CONTRIBUTION: "clients hold the reference set" if at_clients else "",
+    }
+    if private:
+        missing[CONTRIBUTION] = missing["labels"]
+    if not comparable:
+        missing |= dict.fromkeys((*TOLD_BY_CLIENTS, CONTRIBUTION), "there is no reference set to compare with")
+    kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
+    for kind in experiment.quality.evidence or ():
+        if reason := missing.get(kind):
+            raise ConfigError(f"quality.evidence: {kind!r} cannot be had: {reason}; remove it")
+    return tuple(kind for kind in kinds if not missing.get(kind))
+
+
+def build_assessor(
+    experiment: Experiment,
+    plan: TrainingPlan,
+    model: ModelSetup,
+    preprocessing: Preprocessing,
+    *,
+    sizes: NDArray[np.int64],
+    names: Sequence[str],
+    reference: tuple[Tensor, Tensor],
+) -> ClientAssessor | None:
+    """The assessor of a run; None where no evidence is gathered. `reference` is the server's, `names` the clients'."""
+    settings, (x, y) = experiment.quality, reference
+    kept = clients_named(settings.keep, names)
+    sequences = plan.classes is not None and model.probe[1].dim() > 1
+    edges = () if plan.classes is not None else bin_edges(y.cpu().numpy()) if len(y) else NORMAL_QUINTILES
+    classes = SampleClasses.of(plan.classes, sequences, edges)
+    widths = model.evidence_pass.widths(model.initial, *model.probe, classes)
+    kinds = gathered_evidence(
+        experiment, private=plan.private, layer=model.evidence_layer, columns=COLUMNS in widths, reference=len(x)
+    )
+    if not kinds:
+        return None
+    blocks = tuple(BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS)
+    summary = SummarySettings(blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed)
+    source: ReferenceSource = (
+        HeldReference(
+            experiment.reference_clients,
+            summary,
+            widths,
+            private=plan.private,
+            message_bytes=plan.message_bytes,
+        )
+        if experiment.reference_clients
+        else ServerReference(model.evidence_pass, x, y, summary)
+    )
+    asked = AssessmentSettings(
+        blocks=blocks,
+        classes=classes.count,
+        edges=classes.edges,
+        min_rows=settings.min_rows,
+        count_step=settings.count_step,
+        distinct_rows="inputs" in kinds,
+    )
+    told = sum(2 * 4 * widths[block] + 8 for block in blocks) * classes.count
+    questions = Questions(
+        settings=asked,
+        check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
+        reference=source,
+        work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
+        describe=partial(client_findings, names=_data_names(preprocessing, plan)),
+    )
+    algorithm = plan.algorithm
+    needed = max(algorithm.aggregate.min_clients, algorithm.schedule.min_training_clients)
+    return ClientAssessor(
+        settings,
+        rounds=plan.rounds,
+        clients=_assessed_clients(plan.seed, len(sizes)),
+        weights=_weights(experiment, sizes),
+        questions=questions if blocks else None,
+        updates=UpdateEvidence([each for each in plan.layout.trained if each not in plan.private])
+        if UPDATES in kinds
+        else None,
+        contributions=_contributions(experiment, plan, model, sizes, reference) if CONTRIBUTION in kinds else None,
+        policy=QualityPolicy(settings.policy, len(sizes), kept, min_clients=max(1, needed)),
+    )
+
+
+def _data_names(preprocessing: Preprocessing, plan: TrainingPlan) -> DataNames:
+    return DataNames(
+        inputs=InputNames.of(preprocessing, plan.sample_shape),
+        classes=[str(label) for label in preprocessing.labels(plan.classes or 0)],
+        target_width=preprocessing.targets[0].width if preprocessing.targets else 1.0,
+    )
+
+
+def _assessed_clients(seed: int, clients: int) -> NDArray[np.int64]:
+    if clients <= MAX_ASSESSED_CLIENTS:
+        return np.arange(clients)
+    return np.sort(stream(seed, "assessed-clients").choice(clients, MAX_ASSESSED_CLIENTS, replace=False))
+
+
+def _weights(experiment: Experiment, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What clients count in the aggregation, where that is a weighted mean."""
+    cohort = experiment.select.cohort_size(len(sizes))
+    rule = experiment.aggregate
+    fold = rule.start({}, Population(sizes=sizes), cohort) if rule.needs_only_sums else None
+    if not isinstance(fold, LinearFold):
+        return np.ones(len(sizes))
+    return np.array([fold.weight_of(client, 1) for client in range(len(sizes))])
+
+
+def _contributions(
+    experiment: Experiment,
+    plan: TrainingPlan,
+    model: ModelSetup,
+    sizes: NDArray[np.int64],
+    reference: tuple[Tensor, Tensor],
+) -> ContributionSearch:
+    utility = ReferenceUtility(model.execution, *reference, stream(plan.seed, "contribution-rows"))
+    algorithm, mean_size = plan.algorithm, sizes.mean()
+    passes = algorithm.client.passes(algorithm.local, round(mean_size))
+    trained = int(algorithm.select.cohort_size(len(sizes)) * mean_size * passes)
+    return ContributionSearch(
+        estimator=ContributionEstimator(),
+        utility=utility,
+        evaluations=evaluations_per_round(trained_rows=trained, reference_rows=utility.rows, rounds=plan.rounds),
+        seed=plan.seed,
+    )

@@ -1,0 +1,153 @@
+"""What a client's classes should look like, whatever their labels: mixtures of the reference's classes.
+
+Rows of other classes than their label says, and honest rows, are mixtures of the reference's classes; rows with wrong
+inputs are not. First and second moments of a mixture are linear in its weights.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.learn.client_quality.class_moments import ClassMoments
+
+Reals = NDArray[np.float64]
+
+_HUBER = 2.0
+"""Features whose residual is more standard errors than this count less and less: they may be the wrong ones."""
+_PASSES = 6
+_SUM_WEIGHT = 1e3
+"""How strictly the weights sum to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedMoments:
+    """What is expected of the classes that a client has told of: C' of them."""
+
+    told: NDArray[np.int64]
+    """[C'] which classes."""
+    counts: Reals
+    """[C'] how many independent rows the client has of each."""
+    mean: Reals
+    """[C', f]"""
+    variance: Reals
+    """[C', f], with some more than the reference's rows have: few of them may be alike by chance."""
+    least_variance: Reals
+    """[C', f], as the reference's rows have it."""
+    fourth: Reals
+    """[C', f] fourth central moments."""
+    reference_rows: Reals
+    """[C'] as how many reference rows the expectation is worth."""
+    weights: Reals
+    """[C', C] of the reference's classes."""
+
+
+def expected_moments(
+    client: ClassMoments, reference: ClassMoments, fourth: NDArray[np.float32], *, independent: float = 1.0
+) -> ExpectedMoments | None:
+    """The mixtures that fit best; None if nothing can be compared. `independent`: the share of rows that are no copies.
+
+    With r_k, s_k the reference's mean and deviation of a feature in class k, and m the client's mean in a class, the
+    weights w ≥ 0, Σ w = 1 minimise Σ_features ρ((m − Σ w_k r_k) / se), with a ρ that ends up flat: features that do not
+    fit do not count.
+    """
+    known, told = np.flatnonzero(reference.counts), np.flatnonzero(client.counts)
+    if not len(known) or not len(told):
+        return None
+    rows = reference.counts[known].astype(np.float64)
+    mean = reference.mean[known].astype(np.float64)
+    plain = reference.variance[known].astype(np.float64)
+    variance = _smoothed(plain, mean, rows)
+    own = np.array([_fit(client, c, independent, known, rows, mean, variance) for c in told])
+    expected, kurtosis = own @ mean, fourth[known] / np.maximum(variance, 1e-300) ** 2
+    apart = mean[None] - expected[:, None]  # [C', K, f]
+    between = np.einsum("ck,ckf->cf", own, apart**2)
+    heavy = np.einsum("ck,ckf->cf", own, kurtosis * variance**2 + 6 * variance * apart**2 + apart**4)
+    weights = np.zeros((len(told), len(reference.counts)))
+    weights[:, known] = own
+    return ExpectedMoments(
+        told=told,
+        counts=np.maximum(client.counts[told] * independent, 1.0),
+        mean=expected,
+        variance=own @ variance + between,
+        least_variance=own @ plain + between,
+        fourth=heavy,
+        reference_rows=1 / (own**2 / rows).sum(1),
+        weights=weights,
+    )
+
+
+def _smoothed(variance: Reals, mean: Reals, rows: Reals) -> Reals:
+    """Variances of classes, each with one more row that varies as all rows do: few rows may be alike by chance."""
+    share = (rows / rows.sum())[:, None]
+    overall = (share * (variance + (mean - (share * mean).sum(0)) ** 2)).sum(0)
+    overall = np.maximum(overall, overall.mean() / rows.sum() + 1e-12)
+    smoothed: Reals = (rows[:, None] * variance + overall) / (rows[:, None] + 1)
+    return smoothed
+
+
+def _fit(
+    client: ClassMoments,
+    which: np.int64,
+    independent: float,
+    known: NDArray[np.int64],
+    rows: Reals,
+    mean: Reals,
+    variance: Reals,
+) -> Reals:
+    count, target = max(client.counts[which] * independent, 1.0), client.mean[which].astype(np.float64)
+    weights = (known == which).astype(np.float64) if which in known else rows / rows.sum()
+    if len(known) == 1:
+        return weights
+    for number in range(_PASSES):
+        error = np.sqrt((weights @ variance) * (1 / count + (weights**2 / rows).sum()))
+        residual = np.abs(target - weights @ mean) / error
+        power = 0.5 if number < _PASSES // 2 else 1.0
+        trust = np.minimum(1, _HUBER / np.maximum(residual, 1e-12)) ** power / error
+        weights = _mixture_weights(target, mean, trust)
+    return weights
+
+
+def unexplained_share(client: ClassMoments, reference: ClassMoments, *, independent: float = 1.0) -> float | None:
+    """How much of a client's distance from the reference's classes is left if its labels may be wrong: 0 to 1.
+
+    Wrong labels make a class a mixture of the reference's, which leaves nothing; wrong inputs leave most of it. The
+    distance is Σ z² of means and logarithms of variances; None if it is no more than chance.
+    """
+    known, told = np.flatnonzero(reference.counts), np.flatnonzero((client.counts > 0) & (reference.counts > 0))
+    if not len(told):
+        return None
+    rows, mean = reference.counts[known].astype(np.float64), reference.mean[known].astype(np.float64)
+    variance = _smoothed(reference.variance[known].astype(np.float64), mean, rows)
+    own = mixed = 0.0
+    for which in told:
+        count = max(float(client.counts[which]) * independent, 1.0)
+        weights = (known == which).astype(np.float64)
+        own += _distance(client, which, count, rows, mean, variance, weights)
+        error = np.sqrt((weights @ variance) * (1 / count + (weights**2 / rows).sum()))
+        fitted = _mixture_weights(client.mean[which].astype(np.float64), mean, 1 / error)
+        mixed += _distance(client, which, count, rows, mean, variance, fitted)
+    chance = 2.0 * mean.shape[1] * len(told)
+    return float(np.clip((mixed - chance) / (own - chance), 0, 1)) if own > 2 * chance else None
+
+
+def _distance(
+    client: ClassMoments, which: np.int64, count: float, rows: Reals, mean: Reals, variance: Reals, weights: Reals
+) -> float:
+    expected = weights @ mean
+    spread = weights @ (variance + (mean - expected) ** 2)
+    doubt = 1 / count + float((weights**2 / rows).sum())
+    shift = (client.mean[which] - expected) ** 2 / (spread * doubt)
+    ratio = np.log(np.maximum(client.variance[which] / spread, 1e-6)) ** 2 / (2 * doubt)
+    return float(shift.sum() + ratio.sum())
+
+
+def _mixture_weights(target: Reals, mean: Reals, trust: Reals) -> Reals:
+    """w ≥ 0, Σ w = 1 with the least Σ (trust · (target − Σ w_k mean_k))²."""
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
+
+    firm = _SUM_WEIGHT * float(np.linalg.norm(trust))
+    matrix = np.vstack([(mean * trust).T, np.full(len(mean), firm)])
+    fitted, _ = nnls(matrix, np.append(target * trust, firm), maxiter=30 * len(mean))
+    weights: Reals = fitted / max(fitted.sum(), 1e-12)
+    return weights

@@ -1,0 +1,84 @@
+"""All that is found in one client's data, strongest first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from winnow.learn.client_quality.class_mixture import unexplained_share
+from winnow.learn.client_quality.column_findings import column_findings
+from winnow.learn.client_quality.copied_rows import copy_findings, expected_distinct
+from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
+from winnow.learn.client_quality.findings import Finding, strongest_first
+from winnow.learn.client_quality.image_findings import image_findings
+from winnow.learn.client_quality.input_names import InputNames
+from winnow.learn.client_quality.label_findings import label_findings, regression_findings
+from winnow.learn.client_quality.reference_summary import ReferenceSummary
+
+MOSTLY = 0.5
+"""If more than this of the difference cannot be due to labels, it is due to inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataNames:
+    """What inputs and labels are called."""
+
+    inputs: InputNames
+    classes: Sequence[str] = ()
+    """Empty in a regression."""
+    target_width: float = 1.0
+    """In a regression, what turns errors of its first target into its own units."""
+
+
+def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames) -> list[Finding]:
+    """What is wrong with a client's data, or unlike the reference's; nothing for an honest client, as a rule.
+
+    The strongest comes first. But a model also disagrees with right labels if inputs are wrong: where what the model
+    makes of the samples cannot be a mixture of the reference's classes, the inputs come before the labels.
+    """
+    independent = _independent_share(evidence, reference)
+    copies = copy_findings(evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows)
+    inputs = _input_findings(evidence, reference, names, independent)
+    labels = _label_findings(evidence, reference, names, independent)
+    if not labels or not _is_due_to_inputs(evidence, reference, independent):
+        return strongest_first([*copies, *inputs, *labels])
+    text = "inputs: unlike the reference's, as the model sees them"
+    inputs = inputs or [Finding(kind="inputs", strength=labels[0].strength, text=text)]
+    return [*strongest_first([*copies, *inputs]), *labels]
+
+
+def _is_due_to_inputs(evidence: ClientEvidence, reference: ReferenceSummary, independent: float) -> bool:
+    block = REPRESENTATION if REPRESENTATION in evidence.blocks else COLUMNS
+    if block not in evidence.blocks or block not in reference.moments:
+        return False
+    left = unexplained_share(evidence.blocks[block], reference.moments[block], independent=independent)
+    return left is not None and left > MOSTLY
+
+
+def _independent_share(evidence: ClientEvidence, reference: ReferenceSummary) -> float:
+    """Copies are no further evidence."""
+    if evidence.distinct_rows is None or not reference.distinct_rows or not evidence.rows:
+        return 1.0
+    expected = expected_distinct(evidence.rows, reference.rows, reference.distinct_rows)
+    return min(1.0, evidence.distinct_rows / expected)
+
+
+def _input_findings(
+    evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames, independent: float
+) -> list[Finding]:
+    client, known = evidence.blocks.get(COLUMNS), reference.moments.get(COLUMNS)
+    if client is None or known is None:
+        return []
+    fourth = reference.fourth[COLUMNS]
+    if names.inputs.features:
+        return column_findings(client, known, fourth, names.inputs, independent=independent)
+    return image_findings(client, known, fourth, independent=independent)
+
+
+def _label_findings(
+    evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames, independent: float
+) -> list[Finding]:
+    client, known = evidence.blocks.get(OUTCOMES), reference.moments.get(OUTCOMES)
+    if client is None or known is None:
+        return []
+    if names.classes:
+        return label_findings(client, known, names.classes, independent=independent)
+    return regression_findings(client, known, names.target_width, independent=independent)

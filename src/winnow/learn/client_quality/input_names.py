@@ -1,0 +1,85 @@
+"""What the features of the columns block are called, and their units, for whoever knows the raw columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.data.preprocessing import Preprocessing
+
+FeatureKind: TypeAlias = Literal["number", "missing", "category", "other"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureName:
+    """A feature that a raw column became: raw value = feature × width + shift."""
+
+    column: str
+    kind: FeatureKind = "number"
+    category: str = ""
+    shift: float = 0.0
+    width: float = 1.0
+    fill: float | None = None
+    """In raw units, what stands where a value is missing."""
+
+
+@dataclass(frozen=True)
+class InputNames:
+    """The features of the columns block, in order. Empty for images and tokens."""
+
+    features: tuple[FeatureName, ...] = ()
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing, sample_shape: Sequence[int], limit: int = 512) -> Self:
+        """The names of the first features of a table; an array has numbered columns."""
+        if preprocessing.tokens or len(sample_shape) != 1:
+            return cls()
+        if preprocessing.columns:
+            return cls(tuple(_table_features(preprocessing))[:limit])
+        if preprocessing.inputs:
+            return cls(tuple(_packed_features(preprocessing))[:limit])
+        count = prod(sample_shape)
+        scaling = preprocessing.array.scaling if preprocessing.array else None
+        shift = np.broadcast_to(scaling.shift if scaling else 0.0, count)
+        width = np.broadcast_to(scaling.width if scaling else 1.0, count)
+        return cls(tuple(_numbered(str(place + 1), shift[place], width[place]) for place in range(min(count, limit))))
+
+    def raw(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Means [..., f] of the features in the units of the raw columns."""
+        return features * self.widths + np.array([each.shift for each in self.features])
+
+    @property
+    def widths(self) -> NDArray[np.float64]:
+        return np.array([each.width for each in self.features])
+
+
+def _table_features(preprocessing: Preprocessing) -> list[FeatureName]:
+    names = []
+    for column in preprocessing.columns:
+        if column.kind == "category":
+            names += [FeatureName(column=column.name, kind="category", category=each) for each in column.categories]
+            names.append(FeatureName(column=column.name, kind="other"))
+            continue
+        fill = column.fill if column.marks_missing else None
+        names.append(FeatureName(column=column.name, shift=column.shift, width=column.width, fill=fill))
+        if column.marks_missing:
+            names.append(FeatureName(column=column.name, kind="missing"))
+    return names
+
+
+def _packed_features(preprocessing: Preprocessing) -> list[FeatureName]:
+    names = []
+    for number, spec in enumerate(preprocessing.inputs, 1):
+        shift = np.broadcast_to(spec.scaling.shift if spec.scaling else 0.0, spec.size)
+        width = np.broadcast_to(spec.scaling.width if spec.scaling else 1.0, spec.size)
+        name = spec.name or f"input {number}"
+        numbered = [f"{name}[{place}]" for place in range(spec.size)] if spec.size > 1 else [name]
+        names += [_numbered(name, *each) for name, *each in zip(numbered, shift, width, strict=True)]
+    return names
+
+
+def _numbered(name: str, shift: float, width: float) -> FeatureName:
+    return FeatureName(column=name, shift=float(shift), width=float(width))

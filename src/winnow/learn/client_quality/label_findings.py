@@ -1,0 +1,219 @@
+"""Whether a client's labels are wrong, and how: what the common model makes of its samples, by label.
+
+The reference says how often the model predicts which class for samples of a class. A client whose labels are right
+finds the same for each of its labels, however many samples of it there are; so a rare or hard class is not blamed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core.listing import listed
+from winnow.learn.client_quality.class_mixture import Reals
+from winnow.learn.client_quality.class_moments import ClassMoments
+from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
+from winnow.learn.client_quality.findings import Finding, finding_strength
+
+NEEDED_RANDOM = 0.2
+"""The share of labels that must look random: honest clients with harder samples look so in part."""
+NEEDED_TAKEN = 0.3
+"""The share of a label's samples that must look like one other class."""
+MIN_CONTRAST = 0.15
+"""A model that tells a class from another by less says nothing about labels."""
+NEEDED_ERROR_RATIO = float(np.log(1.5))
+"""Of the root mean square error of a regression."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Confusion:
+    """For the C' labels that both have: how often the model predicts each of C classes for it."""
+
+    labels: NDArray[np.int64]
+    counts: Reals
+    reference_counts: Reals
+    predicted: Reals
+    expected: Reals
+
+    @property
+    def share(self) -> Reals:
+        share: Reals = self.counts / self.counts.sum()
+        return share
+
+    @property
+    def own(self) -> Reals:
+        """How often the model agrees with each label."""
+        return self.predicted[np.arange(len(self.labels)), self.labels]
+
+    @property
+    def expected_own(self) -> Reals:
+        return self.expected[np.arange(len(self.labels)), self.labels]
+
+    def error(self, expected: Reals) -> Reals:
+        """The standard error of the difference of two shares of which this one is expected; neither is taken for 0 or 1."""
+        total = self.reference_counts
+        smooth = (expected * total + 0.5) / (total + 1)
+        error: Reals = np.sqrt(smooth * (1 - smooth) * (1 / self.counts + 1 / total))
+        return error
+
+    def without(self, labels: set[int]) -> "_Confusion":
+        keep = np.array([int(label) not in labels for label in self.labels], bool)
+        return _Confusion(
+            labels=self.labels[keep],
+            counts=self.counts[keep],
+            reference_counts=self.reference_counts[keep],
+            predicted=self.predicted[keep],
+            expected=self.expected[keep],
+        )
+
+
+def label_findings(
+    client: ClassMoments, reference: ClassMoments, class_names: Sequence[str], *, independent: float = 1.0
+) -> list[Finding]:
+    """By the outcomes block of a classification (one-hot predictions and the loss): exchanged classes, random labels."""
+    classes = len(client.counts)
+    both = np.flatnonzero((client.counts > 0) & (reference.counts > 0))
+    if not len(both) or client.mean.shape[1] != classes + 1 or classes < 2:
+        return []
+    seen = _Confusion(
+        labels=both,
+        counts=np.maximum(client.counts[both] * independent, 1.0),
+        reference_counts=reference.counts[both].astype(np.float64),
+        predicted=client.mean[both, :classes].astype(np.float64),
+        expected=reference.mean[both, :classes].astype(np.float64),
+    )
+    taken = _taken_for(seen, reference)
+    found = _exchange_findings(taken, class_names)
+    rest = seen.without({*taken})
+    return found + (_random_findings(rest) if len(rest.labels) else [])
+
+
+def regression_findings(
+    client: ClassMoments, reference: ClassMoments, width: float = 1.0, *, independent: float = 1.0
+) -> list[Finding]:
+    """By the outcomes block of a regression (prediction − target, then the loss), for its first target.
+
+    Errors are compared by class (the bins of the target); `width` turns them into the target's own units.
+    """
+    both = np.flatnonzero((client.counts > 0) & (reference.counts > 0))
+    if not len(both):
+        return []
+    n, known = np.maximum(client.counts[both] * independent, 1.0), reference.counts[both].astype(np.float64)
+    share = n / n.sum()
+    bias, expected_bias = client.mean[both, 0].astype(np.float64), reference.mean[both, 0].astype(np.float64)
+    square, expected_square = (
+        float((share * (part.variance[both, 0].astype(np.float64) + mean**2)).sum())
+        for part, mean in ((client, bias), (reference, expected_bias))
+    )
+    ratio = 0.5 * np.log(max(square, 1e-30) / max(expected_square, 1e-30))
+    error = np.sqrt(1 / n.sum() + 1 / known.sum())  # of the logarithm of a root mean square, with a kurtosis of 5
+    strength = finding_strength(ratio / error, _needed_z(1), ratio, NEEDED_ERROR_RATIO) if ratio > 0 else 0.0
+    if strength < 1:
+        return []
+    found, wanted = (np.sqrt(each) * width for each in (square, expected_square))
+    text = f"labels: the model is off by {found:.3g} (root mean square); {wanted:.3g} expected"
+    return [Finding(kind="labels", strength=strength, text=text)]
+
+
+def _needed_z(tests: int) -> float:
+    return -NormalDist().inv_cdf(FALSE_FINDINGS / 2 / tests)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """Samples of a label look like one other class."""
+
+    other: int
+    share: float
+    strength: float
+    certain: bool
+    """Random labels would not look so."""
+
+
+def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
+    """Labels whose samples look like one other class. Random labels look like the client's most frequent classes, so
+    that is not enough: what a label's samples look like must be more concentrated, or its own class rarer, than that.
+    """
+    known = np.flatnonzero(reference.counts)
+    rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
+    frequent = seen.share @ seen.predicted
+    taken = {}
+    for place, label in enumerate(seen.labels.tolist()):
+        weights = _mixture(seen.predicted[place], rows)
+        kept = float(weights[known == label].sum())
+        most = int(np.where(known == label, 0.0, weights).argmax())
+        other, share = int(known[most]), float(weights[most])
+        expected = seen.expected[place, other]
+        z = (seen.predicted[place, other] - expected) / seen.error(seen.expected[:, other])[place]
+        if other == label or z <= 0 or rows[most, other] - expected < MIN_CONTRAST:
+            continue
+        by_chance = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
+        taken[label] = _Taken(
+            other=other,
+            share=share,
+            strength=finding_strength(z, _needed_z(len(known) * len(seen.labels)), share, NEEDED_TAKEN),
+            certain=len(seen.labels) == 1 or share > by_chance + NEEDED_TAKEN or kept < frequent[label] - 0.2,
+        )
+    return {label: each for label, each in taken.items() if each.strength >= 1 and _holds(label, taken)}
+
+
+def _holds(label: int, taken: dict[int, _Taken]) -> bool:
+    """An exchange of two classes holds for both if it is certain for one."""
+    mine = taken[label]
+    back = taken.get(mine.other)
+    mutual = back is not None and back.other == label and back.strength >= 1 and min(mine.share, back.share) > 0.5
+    return mine.certain or (mutual and back is not None and back.certain)
+
+
+def _mixture(predicted: Reals, rows: Reals) -> Reals:
+    """Weights w ≥ 0, Σ w = 1 with Σ w_k rows_k nearest to what was predicted."""
+    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
+
+    matrix = np.vstack([rows.T, np.full(len(rows), 1e3)])
+    weights, _ = nnls(matrix, np.append(predicted, 1e3), maxiter=30 * len(rows))
+    result: Reals = weights / max(weights.sum(), 1e-12)
+    return result
+
+
+def _exchange_findings(taken: dict[int, _Taken], names: Sequence[str]) -> list[Finding]:
+    pairs = [(a, each.other) for a, each in taken.items() if a < each.other and _points_to(taken, each.other, a)]
+    single = [label for label in taken if label not in {each for pair in pairs for each in pair}]
+    found = [
+        Finding(
+            kind="labels",
+            strength=max(taken[a].strength, taken[b].strength),
+            text=f"labels: '{names[a]}' and '{names[b]}' look exchanged",
+        )
+        for a, b in pairs
+    ]
+    if len(single) > 2:
+        moves = listed([f"'{names[label]}' is '{names[taken[label].other]}'" for label in single], at_most=3)
+        strength = max(taken[label].strength for label in single)
+        return [*found, Finding(kind="labels", strength=strength, text=f"labels: classes look permuted ({moves})")]
+    for label in single:
+        each = taken[label]
+        text = f"labels: about {each.share:.0%} of '{names[label]}' look like '{names[each.other]}'"
+        found.append(Finding(kind="labels", strength=each.strength, text=text.replace("%", " %")))
+    return found
+
+
+def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
+    return label in taken and taken[label].other == other
+
+
+def _random_findings(seen: _Confusion) -> list[Finding]:
+    """The share of labels that look random: by how much the model agrees less, of what it would if all were random."""
+    agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
+    chance = float(seen.share @ (seen.share @ seen.predicted)[seen.labels])
+    if expected - chance < MIN_CONTRAST:
+        return []
+    error = float(np.sqrt((seen.share**2) @ seen.error(seen.expected_own) ** 2))
+    random = (expected - agrees) / (expected - chance)
+    strength = finding_strength((expected - agrees) / error, _needed_z(1), random, NEEDED_RANDOM) if random > 0 else 0.0
+    if strength < 1:
+        return []
+    share = "most of them" if random > 0.95 else f"about {round(random, 1 if random > 0.25 else 2):.0%}"
+    text = f"labels: {share} look random (the model agrees with {agrees:.0%}; {expected:.0%} expected)"
+    return [Finding(kind="labels", strength=strength, text=text.replace("%", " %"))]

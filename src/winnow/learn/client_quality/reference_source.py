@@ -1,0 +1,128 @@
+"""Where the reference summary comes from: the server's reference set, or clients that hold one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.core import Payload, Reply, Task, WinnowError, Work, stream
+from winnow.core.federation import clients_of
+from winnow.learn.client_quality.copied_rows import distinct_rows
+from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
+from winnow.learn.client_quality.reference_summary import ReferenceSummary
+from winnow.learn.learning_site import LearningSite, settings_of
+from winnow.learn.representation_profile import SendTasks
+from winnow.learn.stack import ModelState
+
+SUMMARISE_REFERENCE = "summarise-reference"
+SUMMARY = "summary"
+"""The part of a holder's reply with its summary."""
+
+NORMAL_QUINTILES = (-0.8416212, -0.2533471, 0.2533471, 0.8416212)
+"""Between the bins of a regression's targets, which are scaled to mean 0 and variance 1, where no reference set is at
+hand whose quantiles could be taken.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarySettings:
+    """Which blocks of features to summarise, by which classes, and where the resampling's randomness comes from."""
+
+    blocks: tuple[str, ...]
+    classes: int
+    edges: tuple[float, ...]
+    seed: int
+
+
+class ReferenceSource(Protocol):
+    """Whoever has reference samples."""
+
+    def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary | None:
+        """What the reference is like, seen through a model; None if nobody tells."""
+
+
+def make_summary(
+    evidence_pass: EvidencePass, state: ModelState, x: Tensor, y: Tensor, settings: SummarySettings, round: int
+) -> ReferenceSummary:
+    classes = SampleClasses(count=settings.classes, edges=settings.edges)
+    features = evidence_pass.features(state, x, y, classes, settings.blocks)
+    return ReferenceSummary.make(
+        {block: values.cpu().numpy() for block, values in features.items()},
+        classes.classes_of(y).cpu().numpy(),
+        classes.count,
+        stream(settings.seed, "reference-null", round),
+        distinct_rows=distinct_rows(x),
+    )
+
+
+class ServerReference:
+    """The reference set at the server."""
+
+    def __init__(self, evidence_pass: EvidencePass, x: Tensor, y: Tensor, settings: SummarySettings) -> None:
+        self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
+
+    def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary:
+        return make_summary(self._evidence_pass, state, self._x, self._y, self._settings, round)
+
+
+class HeldReference:
+    """Clients hold the reference set: each summarises its own, and no row leaves."""
+
+    def __init__(
+        self,
+        holders: Sequence[int],
+        settings: SummarySettings,
+        widths: Mapping[str, int],
+        *,
+        private: frozenset[str],
+        message_bytes: int,
+    ) -> None:
+        self._holders, self._settings, self._widths = holders, settings, widths
+        self._private, self._message_bytes = private, message_bytes
+
+    def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary | None:
+        shared: Payload = {"model": {name: tensor for name, tensor in state.items() if name not in self._private}}
+        work = Work(profiling_passes=1, download_bytes=self._message_bytes)
+        tasks = [
+            Task(
+                name=SUMMARISE_REFERENCE,
+                client=k,
+                round=round,
+                version=round,
+                payload=shared,
+                settings=self._settings,
+                work=work,
+            )
+            for k in self._holders
+        ]
+        replies = [outcome for outcome in send_tasks(tasks, self.fault) if isinstance(outcome, Reply)]
+        found = [ReferenceSummary.of(reply.payload[SUMMARY]) for reply in replies]
+        return ReferenceSummary.merged(found) if found else None
+
+    def fault(self, reply: Reply) -> str | None:
+        """What is wrong with a holder's summary; None if clients can be compared with it."""
+        if reply.payload.keys() != {SUMMARY}:
+            return "the reply carries no summary of the reference"
+        try:
+            found = ReferenceSummary.of(reply.payload[SUMMARY])
+        except WinnowError as error:
+            return str(error)
+        shapes = {block: moments.mean.shape for block, moments in found.moments.items()}
+        wanted = {block: (self._settings.classes, self._widths[block]) for block in self._settings.blocks}
+        return None if shapes == wanted else "the summary of the reference has other features or classes"
+
+
+def summarise_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+    """Summaries of clients' own data, for clients that hold the reference set."""
+    settings, state = settings_of(tasks[0], SummarySettings), site.model_for(tasks[0])
+    replies = []
+    for task in tasks:
+        data = site.data.cohort(clients_of([task]))
+        rows = torch.as_tensor(data.rows_of(task.client)).to(data.device)
+        found = make_summary(site.evidence_pass, state, data.x[rows], data.y[rows], settings, task.round)
+        arrays = {name: np.asarray(array) for name, array in found.arrays().items()}
+        replies.append(Reply(task=task, payload={SUMMARY: arrays}))
+    return replies

@@ -1,0 +1,119 @@
+"""What is asked of clients about their data, how often, and what follows from a verdict: `[quality]`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import Field, field_validator
+
+from winnow.core import Settings
+from winnow.core.listing import listed
+from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, AlgorithmPart, EvidenceKind
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
+    from winnow.learn.update_filters import TwoSidedFilter
+
+DEFAULT_EVIDENCE: tuple[EvidenceKind, ...] = (*TOLD_BY_CLIENTS, UPDATES)
+"""What is looked at unless told otherwise: all but what takes many evaluations."""
+
+Policy: TypeAlias = Literal["warn", "down-weight", "exclude"]
+
+
+class QualitySettings(Settings):
+    """Which evidence on clients' data is gathered, and what is done with clients that it speaks against."""
+
+    evidence: tuple[EvidenceKind, ...] | None = None
+    """None is all but the contribution, where no setting keeps clients' data or updates from the server."""
+    assessments: int = Field(default=5, ge=1)
+    """How many times in a run, evenly spread; the last one is after the last round."""
+    false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """The share of honest clients that may be called suspect."""
+    policy: Policy = "warn"
+    keep: tuple[str, ...] = ()
+    """Clients, by name, that the policy never touches."""
+    min_rows: int = Field(default=5, ge=2)
+    """Classes of which a client has fewer samples are not told."""
+    count_step: int = Field(default=1, ge=1)
+    """Counts of samples are told rounded down to a multiple of this."""
+
+    @field_validator("evidence")
+    @classmethod
+    def _each_once(cls, evidence: tuple[EvidenceKind, ...] | None) -> tuple[EvidenceKind, ...] | None:
+        return None if evidence is None else tuple(dict.fromkeys(evidence))
+
+    def kinds(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> tuple[EvidenceKind, ...]:
+        """The evidence that is gathered in a run with this algorithm and these filters."""
+        if self.evidence is not None:
+            return self.evidence
+        parts = _hiding_parts(whole, filters)
+        return () if any(part.forbidden_evidence for part in parts) else DEFAULT_EVIDENCE
+
+    def conflict(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> str | None:
+        """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
+        for part in _hiding_parts(whole, filters):
+            refused = [kind for kind in self.evidence or () if kind in part.forbidden_evidence]
+            if refused:
+                return (
+                    f"quality.evidence: {listed(refused)} would tell what {_setting(part, whole)} hides; "
+                    f"remove {'it' if len(refused) == 1 else 'them'}"
+                )
+        if self.policy == "warn":
+            return None
+        if not self.kinds(whole, filters):
+            return f"quality.policy = {self.policy!r} needs evidence, and there is none; set quality.evidence"
+        if self.policy not in whole.schedule.policies:
+            name = getattr(whole.schedule, "name", "")
+            return f"quality.policy = {self.policy!r} cannot be used with schedule.name = {name!r}; use 'warn'"
+        if self.policy == "down-weight" and not whole.aggregate.takes_weights:
+            name = getattr(whole.aggregate, "name", "")
+            return (
+                f"quality.policy = 'down-weight' cannot be used with aggregate.name = {name!r}, which does not let a "
+                "client count less; use 'exclude' or 'warn'"
+            )
+        return None
+
+    def privacy_text(self, kinds: Sequence[EvidenceKind]) -> list[str]:
+        """What each kind of evidence tells the server, and what it costs."""
+        told = [PRIVACY_TEXT[kind] for kind in kinds]
+        if any(kind in TOLD_BY_CLIENTS for kind in kinds):
+            step = f", rounded down to multiples of {self.count_step}" if self.count_step > 1 else ""
+            times = "once" if self.assessments == 1 else f"{self.assessments} times in a run"
+            told.append(
+                f"evidence is asked for {times}: one download of the model and one forward pass over a client's "
+                f"samples each time. With it go the numbers of its samples in each class{step}; of a class with "
+                f"fewer than {self.min_rows} nothing is told. A site's policy (share_evidence) may refuse it."
+            )
+        return told
+
+
+PRIVACY_TEXT: dict[EvidenceKind, str] = {
+    "inputs": (
+        "evidence on inputs: the server sees, for each client and class, the mean and variance of every element of one "
+        "layer's output, and how many of its rows are copies of others."
+    ),
+    "columns": (
+        "evidence on columns: the server sees, for each client and class, the mean and variance of every feature; of "
+        "images, nine statistics such as brightness."
+    ),
+    "labels": (
+        "evidence on labels: the server sees, for each client and class, which classes the model predicts, and its "
+        "loss (of a regression its errors), as means and variances."
+    ),
+    UPDATES: "evidence on updates: the server compares the updates that it gets anyway; nothing more is told.",
+    CONTRIBUTION: (
+        "evidence on contribution: the server evaluates models made of some of a round's updates on its reference set; "
+        "nothing more is told. It costs at most as much as 5 rounds of training."
+    ),
+}
+
+
+def _hiding_parts(whole: "Algorithm", filters: Sequence["TwoSidedFilter"]) -> list[AlgorithmPart]:
+    return [*whole.parts, whole.select.comparison, *filters]
+
+
+def _setting(part: AlgorithmPart, whole: "Algorithm") -> str:
+    """How a configuration says that it has this part."""
+    places = {id(each): place for place, each in vars(whole).items()} | {
+        id(whole.select.comparison): "select.profile_comparison"
+    }
+    return f"{places.get(id(part), 'filters')}.name = {getattr(part, 'name', '')!r}"

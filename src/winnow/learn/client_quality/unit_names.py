@@ -1,0 +1,58 @@
+"""Factors between units that people mix up, to suggest why a column is so many times larger."""
+
+import math
+from dataclasses import dataclass
+
+CLOSE = 0.05
+"""A factor that is this near to a known one, relative to it, may be it."""
+MAX_ERROR = 0.15
+
+
+@dataclass(frozen=True)
+class UnitFactor:
+    """One unit against a `factor` times larger one. `words` are parts of the names of columns for which it is meant."""
+
+    factor: float
+    units: str
+    words: tuple[str, ...] = ()
+
+
+UNIT_FACTORS = (
+    UnitFactor(18.016, "mg/dL against mmol/L", ("gluc", "sugar")),
+    UnitFactor(38.67, "mg/dL against mmol/L", ("chol", "hdl", "ldl")),
+    UnitFactor(88.57, "mg/dL against mmol/L", ("triglyc",)),
+    UnitFactor(88.42, "µmol/L against mg/dL", ("creat",)),
+    UnitFactor(7.5006, "mmHg against kPa", ("press", "bp", "systol", "diastol")),
+    UnitFactor(2.2046, "pounds against kilograms", ("weight", "mass")),
+    UnitFactor(2.54, "centimetres against inches", ("height", "length", "width", "size", "waist")),
+    UnitFactor(30.48, "centimetres against feet", ("height", "length")),
+    UnitFactor(3.2808, "feet against metres", ("height", "length", "distance", "altitude")),
+    UnitFactor(1.6093, "kilometres against miles", ("distance", "speed", "mile")),
+    UnitFactor(4.184, "kilojoules against kilocalories", ("energy", "calor", "kcal")),
+    UnitFactor(12.0, "months against years", ("age", "year", "month", "tenure", "duration")),
+    UnitFactor(365.25, "days against years", ("age", "year", "day", "duration")),
+    UnitFactor(7.0, "days against weeks", ("week", "day", "duration", "gestation")),
+    UnitFactor(24.0, "hours against days", ("hour", "day", "time", "duration", "stay")),
+    UnitFactor(
+        60.0, "minutes against hours, or seconds against minutes", ("hour", "minute", "second", "time", "duration")
+    ),
+    UnitFactor(10.0, "a decimal point"),
+    UnitFactor(100.0, "per cent against shares, or centimetres against metres"),
+    UnitFactor(1000.0, "thousandths, as grams against kilograms"),
+    UnitFactor(1e6, "millionths"),
+)
+
+
+def unit_suggestion(column: str, factor: float, error: float) -> str:
+    """What a factor (> 1, with a relative error) may come from, in brackets; empty if nothing is known of it.
+
+    Units that are meant for a column of this name are suggested even if the factor is less certain.
+    """
+    close = max(CLOSE, 2.5 * min(error, MAX_ERROR))
+    meant = [each for each in UNIT_FACTORS if any(word in column.lower() for word in each.words)]
+    general = [each for each in UNIT_FACTORS if not each.words]
+    for candidates, tolerance in ((meant, close), (general, CLOSE)):
+        nearest = min(candidates, key=lambda each: abs(math.log(factor / each.factor)), default=None)
+        if nearest and abs(factor / nearest.factor - 1) <= tolerance and error <= MAX_ERROR:
+            return f" ({nearest.units}?)"
+    return ""
