@@ -21,12 +21,11 @@ from winnow.learn.client_quality.assessor import (
     ContributionSearch,
     Questions,
 )
+from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
 from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.evidence_pass import SampleClasses, bin_edges
-from winnow.learn.client_quality.findings import client_findings
-from winnow.learn.client_quality.input_names import InputNames
 from winnow.learn.client_quality.policy import QualityPolicy, clients_named
 from winnow.learn.client_quality.reference_source import (
     NORMAL_QUINTILES,
@@ -128,11 +127,7 @@ def build_assessor(
         check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
         reference=source,
         work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
-        describe=partial(
-            client_findings,
-            names=InputNames.of(preprocessing, plan.sample_shape),
-            class_names=[str(label) for label in preprocessing.labels(plan.classes or 0)],
-        ),
+        describe=partial(client_findings, names=DataNames.of(preprocessing, plan.sample_shape, plan.classes)),
     )
     algorithm = plan.algorithm
     needed = max(algorithm.aggregate.min_clients, algorithm.schedule.min_training_clients)
