@@ -204,7 +204,7 @@ def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
 
 
 def _random_findings(seen: _Confusion) -> list[Finding]:
-    """The share of labels that look drawn at random, all classes alike: agreement = (1 − share) expected + share / C."""
+    """The share of labels that look drawn from all C classes alike: agreement = (1 − share) · expected + share / C."""
     agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
     chance = 1 / seen.predicted.shape[1]
     if expected - chance < MIN_CONTRAST:
