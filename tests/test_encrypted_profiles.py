@@ -71,7 +71,7 @@ def profile(mean: Any, variance: Any) -> Profile:
 
 def encrypted_divergence(keys: Keys, one: Profile, reference: Profile) -> float:
     ours, theirs = (
-        read_profile(seal_profile(each, keys.to_encrypt), len(each), keys.to_compute) for each in (one, reference)
+        read_profile(seal_profile(each, keys.to_encrypt), (len(each),), keys.to_compute) for each in (one, reference)
     )
     compared = compare_encrypted(ours, theirs)
     value = round_off_noise(np.array([ckks.decrypt(keys.secret, compared.ciphertext)]))[0]
@@ -131,7 +131,9 @@ def test_who_decrypts_a_divergence_finds_nothing_else_beside_it(keys: Keys) -> N
 
     rng = np.random.default_rng(0)
     one, reference = (profile(rng.normal(0, 1, 12), rng.uniform(0.5, 2, 12)) for _ in range(2))
-    ours, theirs = (read_profile(seal_profile(each, keys.to_encrypt), 12, keys.to_compute) for each in (one, reference))
+    ours, theirs = (
+        read_profile(seal_profile(each, keys.to_encrypt), (12,), keys.to_compute) for each in (one, reference)
+    )
     compared = compare_encrypted(ours, theirs)
     context, secret = keys.secret.seal_context().data, keys.secret.secret_key().data
     plain = sealapi.Plaintext()
@@ -392,8 +394,8 @@ def test_a_profile_that_cannot_be_used_is_refused_in_one_line(run: Run, spoil: A
     """By the reference of the run's last version, to which the server would hold it."""
     reference = run.ready.training.expected.reference
     sound = next(dict(r.payload["profile"]) for r in run.overheard.received if r.task.name == "profile")
-    assert reference.fault(sound) is None
-    fault = reference.fault(spoil(sound))
+    assert reference.fault(sound, 100) is None
+    fault = reference.fault(spoil(sound), 100)
     assert reason in fault
     assert "\n" not in fault
 

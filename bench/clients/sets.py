@@ -3,7 +3,7 @@
 import csv
 import gzip
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ CREDIT_CATEGORIES = ("SEX", "EDUCATION", "MARRIAGE")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QualitySet:
-    """A data set, clean, with the same rows noisy, and foreign rows of the same shape."""
+    """A data set, clean, with the same rows noisy, and rows of another set in the same shape."""
 
     name: str
     x: NDArray[np.float32]
@@ -42,6 +42,16 @@ class QualitySet:
 
 
 def adult(cache: Path) -> QualitySet:
+    own = _adult()
+    return replace(own, foreign=_cut(_credit().x, own.x))
+
+
+def credit(cache: Path) -> QualitySet:
+    own = _credit()
+    return replace(own, foreign=_cut(_adult().x, own.x))
+
+
+def _adult() -> QualitySet:
     with gzip.open(_file("tabular/adult.data.gz"), "rt") as lines:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if len(row) == 15]
     labels = np.array([row[14] == ">50K" for row in rows], np.int64)
@@ -52,7 +62,7 @@ def adult(cache: Path) -> QualitySet:
     return _table("adult", numbers, categories, labels)
 
 
-def credit(cache: Path) -> QualitySet:
+def _credit() -> QualitySet:
     with gzip.open(_file("tabular/UCI_Credit_Card.csv.gz"), "rt") as lines:
         table = list(csv.DictReader(lines))
     chosen = _chosen(len(table), ROWS)
@@ -118,11 +128,17 @@ def _table(name: str, numbers: NDArray[Any], categories: list[list[str]], labels
         y=labels,
         classes=2,
         noisy=x + noise,
-        foreign=rng.normal(x.mean(axis=0), x.std(axis=0), x.shape).astype(np.float32),
+        foreign=x,
         numbers=tuple(np.flatnonzero((numbers == 0).mean(axis=0) < 0.5).tolist()),
         zero=(-mean / width).astype(np.float32),
         width=width.astype(np.float32),
     )
+
+
+def _cut(rows: NDArray[np.float32], shape: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of another table as if they were of this one: as many columns, repeated if they do not suffice."""
+    wide = np.tile(rows, (1, -(-shape.shape[1] // rows.shape[1])))[:, : shape.shape[1]]
+    return wide[np.arange(len(shape)) % len(wide)]
 
 
 def _known(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -39,7 +39,7 @@ def build_evaluator(
     first: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else ServerEvaluator("reference", evaluator, reference, plan.metrics)
+        else ServerEvaluator("reference", evaluator, reference, plan.metrics, plan.profile_classes)
     )
     beside: list[Evaluator] = []
     if _test_counts(plan, test):
@@ -110,9 +110,15 @@ def _at_clients(experiment: Experiment, population: Population, plan: TrainingPl
         )
     return ReferenceClientsEvaluator(
         {k: int(population.sizes[k]) for k in holders},
-        experiment.select.comparison.start(holders, len(population), plan.elements),
+        experiment.select.comparison.start(holders, len(population), plan.elements, _class_count(plan)),
         private=plan.private,
         metrics=plan.metrics,
         message_bytes=plan.message_bytes,
         profile_bytes=plan.profile_bytes,
+        profile_classes=plan.profile_classes,
     )
+
+
+def _class_count(plan: TrainingPlan) -> int | None:
+    """How many classes profiles have; None where they are marginal."""
+    return None if plan.profile_classes is None else plan.profile_classes.count

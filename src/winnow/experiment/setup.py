@@ -136,6 +136,11 @@ class TrainingSetup:
     def private(self) -> frozenset[str]:
         return frozenset(self.experiment.client.private_names(self.model.module))
 
+    @property
+    def _sequences(self) -> bool:
+        """Whether a sample has a sequence of labels."""
+        return self.classes is not None and self.model.probe[1].dim() > 1
+
     @cached_property
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
@@ -163,14 +168,16 @@ class TrainingSetup:
         with _naming_features(self.preprocessing):
             execution = self.model.execution
         check_profile_layer(module, layer, self.private)
-        profile_bytes = self.model.evaluator.profile_bytes(probe_x[:1]) if layer is not None else 0
+        elements = self.model.evaluator.profile_elements(probe_x[:1]) if layer is not None else 0
+        profile_classes = select.profile_classes(self.classes, reference.y, sequences=self._sequences)
+        profile_bytes = profile_classes.profile_bytes(elements) if profile_classes else ELEMENT_BYTES * elements
         sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
             largest_cohort=len(sizes) if sampled else select.cohort_size(len(sizes)),
             shared_model=shared,
             reference_clients=experiment.reference_clients,
-            profile_length=profile_bytes // ELEMENT_BYTES,
+            profile_length=elements * (profile_classes.count if profile_classes else 1),
         )
         for part in (*experiment.filters, *experiment.composed().parts):
             part.check_data(summary)
@@ -190,7 +197,8 @@ class TrainingSetup:
             metrics=self.model.metrics,
             message_bytes=experiment.fleet.message_bytes(sum(tensor.nbytes for tensor in shared.values())),
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
-            elements=profile_bytes // ELEMENT_BYTES,
+            elements=elements,
+            profile_classes=profile_classes,
             layout=StateLayout.of(module),
             sample_shape=tuple(probe_x.shape[1:]),
             outputs=output_count(self.classes, self.model.probe[1]),

@@ -31,6 +31,11 @@ def sends_profiles(experiment: Experiment) -> bool:
     return isinstance(_sampled(experiment), ProfileSelector)
 
 
+def profiles_by_class(experiment: Experiment) -> bool:
+    selector = _sampled(experiment)
+    return isinstance(selector, ProfileSelector) and selector.profile == "by-class"
+
+
 def reports_model_losses(experiment: Experiment) -> bool:
     """Whether clients tell how well the models that they are sent do on their samples."""
     return experiment.composed().needs_start_loss or experiment.select.requests_losses

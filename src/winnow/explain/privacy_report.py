@@ -1,18 +1,20 @@
 """Who learns what in a run, under which assumptions and at what cost: told from its settings alone."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
+from winnow.core.listing import listed
 from winnow.explain.privacy_lint import (
     adds_local_noise,
     privacy_warnings,
+    profiles_by_class,
     reports_model_losses,
     reports_training_losses,
     sends_profiles,
 )
-from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, AlgorithmPart, EvidenceKind
 from winnow.learn.collect import PlainCollect
 from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
 from winnow.privacy.encrypted_profile_server import EncryptedComparison
@@ -73,7 +75,13 @@ def _part_descriptions(experiment: Experiment) -> Iterator[str]:
     said = [_part_description(part, experiment) for part in parts] + [
         matching.privacy_text() if sends_profiles(experiment) else ""
     ]
-    return filter(None, [*said, *(each.privacy_text() for each in experiment.filters), _filters_inside(experiment)])
+    said += [each.privacy_text() for each in experiment.filters]
+    return filter(None, [*said, _filters_inside(experiment), *experiment.quality.privacy_text(_evidence(experiment))])
+
+
+def _evidence(experiment: Experiment) -> Sequence[EvidenceKind]:
+    """The evidence on clients' data that the run gathers."""
+    return experiment.quality.kinds(experiment.composed(), experiment.filters)
 
 
 def _part_description(part: AlgorithmPart, experiment: Experiment) -> str:
@@ -128,6 +136,11 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
         yield "the loss of each model it sends out, on each client's samples"
     if sends_profiles(experiment):
         yield _profiles(experiment)
+    if told := [kind for kind in _evidence(experiment) if kind in TOLD_BY_CLIENTS]:
+        yield (
+            "how many samples every client has of each class, and what they are like on average "
+            f"(means and variances: evidence on {listed(told)})"
+        )
     if experiment.reference_clients:
         yield "the score of every model on the reference clients' samples"
     if experiment.data.local_test:
@@ -159,9 +172,15 @@ def _beside_sums(experiment: Experiment) -> str:
 
 
 def _profiles(experiment: Experiment) -> str:
-    matching = experiment.select.comparison
+    matching, by_class = experiment.select.comparison, profiles_by_class(experiment)
     if isinstance(matching, EncryptedComparison):
-        return "the variances of every profile and its divergence from the reference profile, but no means"
+        classes = "how many samples of each class every client has, " if by_class else ""
+        return f"{classes}the variances of every profile and its divergence from the reference profile, but no means"
+    if by_class:
+        return (
+            "how many samples of each class every client has, and for each class the mean and variance of a layer's "
+            "elements over them"
+        )
     noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
     return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
 
@@ -182,6 +201,9 @@ def _in_result(experiment: Experiment) -> Iterator[str]:
     yield f"the best and the last model{_hidden_in_models(experiment)}"
     means = "mean losses, " if reports_training_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
+    yield "how many samples each client has, and what it is called (in a deployed job, if its site tells)"
+    if _evidence(experiment):
+        yield "a verdict on every client's data, and the evidence for it in words"
 
 
 def _hidden_in_models(experiment: Experiment) -> str:

@@ -41,7 +41,7 @@ class AlgorithmPart:
     needs: ClassVar[Mapping[str, str]] = {}
     """Other parts, by name, without which this one cannot work: {"server": "scaffold"}."""
     forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset()
-    """Evidence on clients' data (`quality.evidence`) that would tell the server what this part keeps from it."""
+    """Evidence on clients' data (`quality.evidence`) that would tell what this part hides."""
 
     def privacy_text(self) -> str:
         """Who learns what because of this part, under which assumptions, and what it costs; empty if nothing."""

@@ -16,6 +16,7 @@ from winnow.core.federation import clients_of
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
 
 __all__ = [  # what a method at the client is written with, and the handler that runs it
@@ -109,6 +110,8 @@ class TrainSettings:
     profile: bool
     start_loss: bool
     """Whether to report the loss of the model as it came, over all of the client's samples."""
+    profile_classes: ProfileClasses | None = None
+    """For a profile by class, those classes."""
 
 
 def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -136,7 +139,8 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     if settings.start_loss:
         metrics |= site.losses(start, data, clients)
     if settings.profile:
-        for payload, profile in zip(sent, site.profiles(start, data, clients), strict=True):
+        profiles = site.profiles(start, data, clients, settings.profile_classes)
+        for payload, profile in zip(sent, profiles, strict=True):
             payload["profile"] = profile
     return [
         Reply(task=task, payload=payload, metrics=report, new_client_state=kept)

@@ -16,6 +16,7 @@ from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import SEED_BYTES, PersonalEvaluationSettings, ReferenceEvaluationSettings
 from winnow.learn.metrics import Metric
 from winnow.learn.model_evaluator import DataSetEvaluation, ModelEvaluator
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import ReferenceProfileBuilder
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.stack import ModelState
@@ -39,13 +40,18 @@ class ServerEvaluator:
     """Examples that the server holds itself: a reference set or a test set."""
 
     def __init__(
-        self, name: str, evaluator: ModelEvaluator, examples: tuple[Tensor, Tensor], metrics: Sequence[Metric]
+        self,
+        name: str,
+        evaluator: ModelEvaluator,
+        examples: tuple[Tensor, Tensor],
+        metrics: Sequence[Metric],
+        profile_classes: ProfileClasses | None = None,
     ) -> None:
-        self.name, self._evaluator, self.metrics = name, evaluator, metrics
+        self.name, self._evaluator, self.metrics, self._classes = name, evaluator, metrics, profile_classes
         self.x, self.y = examples
 
     def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
-        seen = self._evaluator.evaluate(state, self.x, self.y, self.metrics)
+        seen = self._evaluator.evaluate(state, self.x, self.y, self.metrics, profile_classes=self._classes)
         return Evaluation(metrics={self.name: seen.metrics}, profile=seen.profile)
 
     def confusion(self, state: ModelState, classes: int) -> DataSetEvaluation:
@@ -69,7 +75,9 @@ class ReferenceClientsEvaluator:
         metrics: Sequence[Metric],
         message_bytes: int,
         profile_bytes: int,
+        profile_classes: ProfileClasses | None,
     ) -> None:
+        self._profile_classes = profile_classes
         self._size, self._builder, self._private, self._metrics = size_of, builder, private, metrics
         self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
@@ -89,7 +97,9 @@ class ReferenceClientsEvaluator:
         return Evaluation(metrics={"reference": scores}, profile=profile)
 
     def _fault(self, reply: Reply) -> str | None:
-        return self._builder.fault(reply.payload["profile"]) if self._profile_bytes else None
+        if not self._profile_bytes:
+            return None
+        return self._builder.fault(reply.payload["profile"], self._size[reply.task.client])
 
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
         seeded = version == 0
@@ -98,7 +108,9 @@ class ReferenceClientsEvaluator:
             download_bytes=SEED_BYTES if seeded else self._message_bytes,
             profile_bytes=self._profile_bytes,
         )
-        settings = ReferenceEvaluationSettings(metrics=tuple(each.name for each in self._metrics))
+        settings = ReferenceEvaluationSettings(
+            metrics=tuple(each.name for each in self._metrics), profile_classes=self._profile_classes
+        )
         payload: Payload = {} if seeded else {"model": _without(state, self._private)}
         return [
             Task(

@@ -10,10 +10,11 @@ from winnow.core.federation import clients_of
 from winnow.learn.client_quality.assess_handler import ASSESS, assess_clients
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, summarise_reference
 from winnow.learn.client_update_rule import ClientUpdate, LocalTraining, train_clients
-from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
+from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.model_evaluator import confusion_counts
 from winnow.learn.personal_evaluation import personal_models, personal_outputs, scores_by_client
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import ModelState
 
 PERSONAL_MODELS_BYTES = 1 << 28
@@ -33,6 +34,9 @@ SEED_BYTES = 8
 class ProfileSettings:
     """Profile the model that came with the task, or the initial one if none came."""
 
+    classes: ProfileClasses | None = None
+    """For profiles by class, those classes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossEvaluationSettings:
@@ -42,6 +46,8 @@ class LossEvaluationSettings:
 @dataclass(frozen=True, kw_only=True)
 class ReferenceEvaluationSettings:
     metrics: tuple[str, ...]
+    profile_classes: ProfileClasses | None = None
+    """For a profile by class, those classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +71,9 @@ class PersonalEvaluationSettings:
 
 def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """The profiles of clients' data through one model."""
-    state, blocks = site.model_for(tasks[0]), site.data.blocks(clients_of(tasks))
-    profiles = (profile for clients, data in blocks for profile in site.profiles(state, data, clients))
+    settings, state = settings_of(tasks[0], ProfileSettings), site.model_for(tasks[0])
+    blocks = site.data.blocks(clients_of(tasks))
+    profiles = (found for clients, data in blocks for found in site.profiles(state, data, clients, settings.classes))
     return [Reply(task=task, payload={"profile": profile}) for task, profile in zip(tasks, profiles, strict=True)]
 
 
@@ -85,8 +92,9 @@ def evaluate_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]
         data = site.data.cohort(clients_of([task]))
         rows = torch.as_tensor(data.rows_of(task.client))
         x, y = data.x[rows], data.y[rows]
-        seen = site.evaluator.evaluate(state, x, y, [site.metrics[name] for name in settings.metrics])
-        payload = {"profile": profile_arrays(seen.profile)} if seen.profile is not None else {}
+        metrics = [site.metrics[name] for name in settings.metrics]
+        seen = site.evaluator.evaluate(state, x, y, metrics, profile_classes=settings.profile_classes)
+        payload = {"profile": seen.profile.state()} if seen.profile is not None else {}
         replies.append(Reply(task=task, payload=payload, metrics=seen.metrics))
     return replies
 

@@ -12,7 +12,7 @@ from winnow.core import Arrays, Randomness, Task
 from winnow.learn.client_quality.evidence_pass import EvidencePass
 from winnow.learn.metrics import Metric
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.representation_profile import Profile
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData
 
 T = TypeVar("T")
@@ -43,14 +43,16 @@ class LearningSite:
         mean, rms = self.evaluator.losses(state, data.x, data.y, *_rows_and_owners(data, clients), len(clients))
         return {"start_loss": mean.tolist(), "start_loss_rms": rms.tolist()}
 
-    def profiles(self, state: ModelState, data: TensorData, clients: NDArray[np.int64]) -> list[Arrays]:
-        """The profile of each client's data through a model, as it is sent."""
-        found = self.evaluator.profiles(state, data.x, *_rows_and_owners(data, clients), len(clients))
-        return [profile_arrays(profile) for profile in found]
-
-
-def profile_arrays(profile: Profile) -> Arrays:
-    return {"mean": profile.mean, "variance": profile.variance}
+    def profiles(
+        self, state: ModelState, data: TensorData, clients: NDArray[np.int64], classes: ProfileClasses | None
+    ) -> list[Arrays]:
+        """The profile of each client's data through a model, by class if classes are given, as it is sent."""
+        rows, owner = _rows_and_owners(data, clients)
+        if classes is None:
+            return [p.state() for p in self.evaluator.profiles(state, data.x, rows, owner, len(clients))]
+        group = owner * classes.count + classes.of(data.y[rows.to(data.y.device)])
+        moments = self.evaluator.moments(state, data.x, rows, group, len(clients) * classes.count)
+        return [profile.state() for profile in classes.told(moments)]
 
 
 def settings_of(task: Task, kind: type[T]) -> T:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from winnow.core import ModelError
 from winnow.learn.metric_functions import is_single, predicted_classes
 from winnow.learn.metrics import Measurement, Metric, by_position
+from winnow.learn.profile_by_class import ClassProfile, ProfileClasses
 from winnow.learn.profiled_layer import fuse_outputs
 from winnow.learn.representation_profile import Profile, StreamingMoments
 from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
@@ -36,7 +37,7 @@ class DataSetEvaluation:
 
     metrics: dict[str, float]
     """The metrics asked for, in their order, and the mean loss."""
-    profile: Profile | None
+    profile: Profile | ClassProfile | None
     confusion: Tensor | None = None
     """How many samples of each class (rows) were taken for each class (columns)."""
 
@@ -56,30 +57,41 @@ class ModelEvaluator:
         """Whether passes show the outputs of a layer."""
         return self._layer is not None
 
-    def profile_bytes(self, x: Tensor) -> int:
-        """What a profile of data like these weighs."""
-        state = model_state(self._module)
-        return self.profiles(state, x[:1], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)[
-            0
-        ].nbytes
+    def profile_elements(self, x: Tensor) -> int:
+        """How many elements a profile of data like these has."""
+        first = torch.zeros(1, dtype=torch.int64)
+        return len(self.profiles(model_state(self._module), x[:1], first, first, 1)[0])
 
     @torch.no_grad()
     def evaluate(
-        self, state: ModelState, x: Tensor, y: Tensor, metrics: Sequence[Metric], confusion_classes: int = 0
+        self,
+        state: ModelState,
+        x: Tensor,
+        y: Tensor,
+        metrics: Sequence[Metric],
+        confusion_classes: int = 0,
+        profile_classes: ProfileClasses | None = None,
     ) -> DataSetEvaluation:
-        """Score and profile one data set; with `confusion_classes` also count which class is taken for which."""
-        moments, measured, loss = StreamingMoments(1), Measurement(metrics), torch.zeros((), device=x.device)
+        """Score and profile one data set, by class if classes are given; with `confusion_classes` also count which
+        class is taken for which.
+        """
+        group = torch.zeros(len(x), dtype=torch.int64) if profile_classes is None else profile_classes.of(y)
+        moments = StreamingMoments(1 if profile_classes is None else profile_classes.count)
+        measured, loss = Measurement(metrics), torch.zeros((), device=x.device)
         confusion = torch.zeros(confusion_classes, confusion_classes, dtype=torch.int64)
         for place, outputs, seen in self.passes(state, x, None, to_end=True):
             measured.add(outputs, y[place])
             loss += self.loss(outputs, y[place]).sum()
             if self._layer is not None:
-                moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
+                moments.add(seen, group[place])
             if confusion_classes:
                 confusion += confusion_counts(*by_position(outputs, y[place]), confusion_classes)
+        profile: Profile | ClassProfile | None = None
+        if self._layer is not None:
+            profile = (moments.profiles() if profile_classes is None else profile_classes.told(moments))[0]
         return DataSetEvaluation(
             metrics={**measured.scores(), "loss": float(loss) / len(y)},
-            profile=moments.profiles()[0] if self._layer is not None else None,
+            profile=profile,
             confusion=confusion if confusion_classes else None,
         )
 
@@ -90,14 +102,19 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
-        """One profile for each of several owners' rows of x; rows of one owner stand together, in the owners' order.
+        """One profile for each of several owners' rows of x."""
+        return self.moments(state, x, rows, owner, owners).profiles()
 
-        A pass ends at the profiled layer: what comes after it is not needed.
+    @torch.no_grad()
+    def moments(self, state: ModelState, x: Tensor, rows: Tensor, group: Tensor, groups: int) -> StreamingMoments:
+        """The moments of the profiled layer's output over several groups of rows of x.
+
+        A pass ends at that layer: what comes after it is not needed.
         """
-        moments = StreamingMoments(owners)
+        moments = StreamingMoments(groups)
         for place, _, seen in self.passes(state, x, rows, to_end=False):
-            moments.add(seen, owner[place])
-        return moments.profiles()
+            moments.add(seen, group[place])
+        return moments
 
     @torch.no_grad()
     def losses(

@@ -8,10 +8,11 @@ filters on what leaves a site.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.profile_by_class import ClassProfile, class_profile_fault, pool_class_profiles
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
 
 
@@ -41,8 +42,8 @@ class ReferenceProfileBuilder(ABC):
         """Called before the holders are asked for a profile: the place for exchanges that must come first."""
 
     @abstractmethod
-    def fault(self, part: Arrays) -> str | None:
-        """What is wrong with a holder's profile, as it came; None if `reference` can use it."""
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        """What is wrong with a holder's profile, as it came; None if `reference` can use it. It has so many samples."""
 
     @abstractmethod
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> ReferenceProfile:
@@ -52,13 +53,21 @@ class ReferenceProfileBuilder(ABC):
 class ProfileComparison(Choice, AlgorithmPart):
     """A way to compare profiles."""
 
+    name: str
+    compares_classes: ClassVar[bool] = True
+    """Whether it can compare profiles by class, too."""
+
     def profile_bytes(self, plain: int) -> int:
         """What a profile weighs on its way to the server, given what it weighs in the clear."""
         return plain
 
     @abstractmethod
-    def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
-        """Begin a run with these holders of the reference set, among so many clients, and profiles of this length."""
+    def start(
+        self, holders: Sequence[int], clients: int, elements: int, classes: int | None
+    ) -> ReferenceProfileBuilder:
+        """Begin a run with these holders of the reference set, among so many clients, and profiles of so many elements,
+        by so many classes if any.
+        """
 
     def site_extension(self, randomness: Randomness) -> SiteExtension:
         return SiteExtension()
@@ -75,19 +84,26 @@ class PlainComparison(ProfileComparison):
             "output. This costs a few kilobytes per client and round."
         )
 
-    def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
-        return _PlainReferenceBuilder(elements)
+    def start(
+        self, holders: Sequence[int], clients: int, elements: int, classes: int | None
+    ) -> ReferenceProfileBuilder:
+        return _PlainReferenceBuilder(elements, classes)
 
 
 class _PlainReferenceBuilder(ReferenceProfileBuilder):
-    def __init__(self, elements: int) -> None:
-        self._elements = elements
+    def __init__(self, elements: int, classes: int | None) -> None:
+        self._elements, self._classes = elements, classes
 
     def prepare(self, ask: SendTasks) -> None:
         """Nothing needs to come first."""
 
-    def fault(self, part: Arrays) -> str | None:
-        return profile_fault(part, self._elements)
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        if self._classes is None:
+            return profile_fault(part, self._elements)
+        return class_profile_fault(part, (self._classes, self._elements), samples)
 
-    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> Profile:
-        return pool_profiles([Profile.of(reply.payload["profile"]) for reply in replies], sizes)
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> Profile | ClassProfile:
+        parts = [reply.payload["profile"] for reply in replies]
+        if self._classes is None:
+            return pool_profiles([Profile.of(part) for part in parts], sizes)
+        return pool_class_profiles([ClassProfile.of(part) for part in parts])

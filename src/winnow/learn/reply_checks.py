@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.core import Arrays, Failure, Outcome, Payload, Reply, Task
@@ -40,6 +42,8 @@ class ExpectedReply:
     reply_parts: tuple[str, ...]
     """The parts that the reply to a training task must have; it may have a profile besides."""
     reference: ReferenceProfile | None
+    sizes: NDArray[np.int64] | None = None
+    """How many samples each client has; needed where there is a reference."""
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     """The metrics that a reply may be asked for, by their names."""
 
@@ -111,7 +115,8 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "evaluate-reference":
-        return expected.reference.fault(reply.payload[PROFILE])
+        assert expected.sizes is not None
+        return expected.reference.fault(reply.payload[PROFILE], int(expected.sizes[reply.task.client]))
     return None
 
 

@@ -57,8 +57,10 @@ class ReferenceProfile(ABC):
         """What a client's profile weighs on its way here."""
 
     @abstractmethod
-    def fault(self, part: Arrays) -> str | None:
-        """What is wrong with a client's profile, as it came; None if it can be compared with this one."""
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        """What is wrong with the profile of a client with so many samples, as it came; None if it can be compared with
+        this one.
+        """
 
     @abstractmethod
     def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
@@ -88,7 +90,7 @@ class Profile(ReferenceProfile):
     def nbytes(self) -> int:
         return self.mean.nbytes + self.variance.nbytes
 
-    def fault(self, part: Arrays) -> str | None:
+    def fault(self, part: Arrays, samples: int) -> str | None:
         return profile_fault(part, len(self))
 
     def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:

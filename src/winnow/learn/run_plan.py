@@ -12,6 +12,7 @@ from winnow.learn.accountant_interface import AccountantFactory, no_accountant
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.metrics import Metric
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import StateLayout
 
 
@@ -29,7 +30,9 @@ class TrainingPlan:
     profile_bytes: int
     """What a profile weighs; 0 where replies carry none."""
     elements: int = 0
-    """The length of a profile, likewise."""
+    """How many elements of a layer a profile has, likewise."""
+    profile_classes: ProfileClasses | None = None
+    """For profiles by class, those classes."""
     layout: StateLayout
     """What of the model is trained."""
     sample_shape: tuple[int, ...]
@@ -75,6 +78,7 @@ class TrainingPlan:
             seed=self.seed,
             profile=profiled,
             start_loss=algorithm.needs_start_loss,
+            profile_classes=self.profile_classes,
         )
 
         @cache

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from winnow.core import UNTIL_ALL, Choice, ConfigError, Population, Reply, Until
 from winnow.learn.algorithm_part import AlgorithmPart, DataSummary
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
 from winnow.learn.reply_checks import Rejection, unexpected_fault
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
@@ -42,6 +43,8 @@ class SelectionContext:
     """The names of what clients train of the model."""
     send_tasks: SendTasks
     """Exchange messages of the selection's own; their cost is charged to the round."""
+    profile_classes: ProfileClasses | None = None
+    """For profiles by class, those classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,16 @@ class Selector(Choice, AlgorithmPart):
     def comparison(self) -> ProfileComparison:
         """How profiles are compared, where replies carry any."""
         return PlainComparison()
+
+    def profile_classes(self, classes: int | None, y: NDArray[Any], *, sequences: bool) -> ProfileClasses | None:
+        """By which classes profiles are made, given the number of labels (None: a regression), those of the reference
+        set at the server, and whether a sample has a sequence of them; None where profiles are marginal or not needed.
+        """
+        return None
+
+    def accepts_classes(self, asked: ProfileClasses | None, labels: int | None) -> bool:
+        """Whether a site whose data have so many labels may make profiles by these classes, which a server asks for."""
+        return asked is None
 
     @property
     def needs_start_loss(self) -> bool:

@@ -36,6 +36,7 @@ from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
+from winnow.learn.profile_by_class import restored_profile
 from winnow.learn.reply_checks import (
     CheckedReplies,
     ExpectedReply,
@@ -44,7 +45,7 @@ from winnow.learn.reply_checks import (
     is_bounded,
     is_bounded_update,
 )
-from winnow.learn.representation_profile import Profile, ReplyCheck
+from winnow.learn.representation_profile import ReplyCheck
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
@@ -90,11 +91,12 @@ class TrainingWorkflow:
         self._evaluation: Evaluation | None = None
         self._record = RoundRecord()
         self._simulated = False
+        self._sizes = np.zeros(0, np.int64)
         self.schedule_state = Snapshot(arrays={}, values={})
         """What the schedule itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
-        self._simulated = federation.simulated
+        self._simulated, self._sizes = federation.simulated, federation.population.sizes
         selection = self._plan.algorithm.select.start(federation.population)
         if self.assessor is not None:
             selection = SelectionUnderPolicy(selection, self.assessor.policy)
@@ -151,6 +153,7 @@ class TrainingWorkflow:
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
             send_tasks=partial(self._send_tasks, federation),
+            profile_classes=self._plan.profile_classes,
         )
 
     def _selection_rng(self, federation: Federation) -> np.random.Generator:
@@ -340,6 +343,7 @@ class TrainingWorkflow:
             parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
             reply_parts=("model", *self._plan.algorithm.client.extra_parts),
             reference=self._evaluation.profile if self._evaluation else None,
+            sizes=self._sizes,
             metrics=metrics_by_name(self._plan.metrics),
         )
 
@@ -377,7 +381,7 @@ class TrainingWorkflow:
         self._server, self._selected = groups.get("server", {}), groups.get("select", {})
         self._collect_state = groups.get("collect", {})
         self._accountant_state = groups.get("privacy", {})
-        profile = Profile.of(groups["profile"]) if "profile" in groups else None
+        profile = restored_profile(groups["profile"]) if "profile" in groups else None
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
         self._evaluation = Evaluation(metrics=snapshot.values["metrics"], profile=profile)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays
 from winnow.core.array_spec import ArraySpec, spec_of
+from winnow.learn.profile_by_class import ClassProfile, class_weights, floored_class_variances
 from winnow.learn.representation_profile import OUTPUT_LIMIT, Profile, floored_variances
 from winnow.privacy import ckks
 
@@ -27,19 +28,21 @@ class EncryptedProfile:
     means: ckks.EncryptedVector
     variance: NDArray[np.float32]
     unit: float
+    counts: NDArray[np.int64] | None
+    """Of a profile by class, the samples of each; one ciphertext holds the means of all. None of a marginal one."""
 
 
-def seal_profile(profile: Profile, context: ckks.Context) -> Arrays:
+def seal_profile(profile: Profile | ClassProfile, context: ckks.Context) -> Arrays:
     """The profile as it leaves its site."""
     unit = unit_of(profile)
     return {
-        "sealed": ckks.encrypt(context, profile.mean.astype(np.float64) / unit),
-        "variance": profile.variance,
+        "sealed": ckks.encrypt(context, profile.mean.astype(np.float64).ravel() / unit),
         "unit": np.array([unit]),
+        **{name: array for name, array in profile.state().items() if name != "mean"},
     }
 
 
-def unit_of(profile: Profile) -> float:
+def unit_of(profile: Profile | ClassProfile) -> float:
     """The power of two next above the typical standard deviation, from which the server learns nothing new.
 
     Only where a mean lies more than MAX_MEAN_UNITS of these from zero is the unit larger, and then shows the magnitude
@@ -50,13 +53,14 @@ def unit_of(profile: Profile) -> float:
     return float(2.0 ** np.ceil(np.log2(max(typical, largest, MIN_UNIT))))
 
 
-def read_profile(part: Arrays, elements: int, context: ckks.Context) -> EncryptedProfile:
-    """A sealed profile of so many elements; raises `UnreadableError` with one line if it is not sound."""
-    if part.keys() != {"sealed", "variance", "unit"}:
+def read_profile(part: Arrays, shape: tuple[int, ...], context: ckks.Context) -> EncryptedProfile:
+    """A sealed profile, [elements] or by class [classes, elements]; raises `CiphertextError` with one line if it is not
+    sound.
+    """
+    by_class = len(shape) > 1
+    if part.keys() != {"sealed", "variance", "unit"} | ({"counts"} if by_class else set()):
         raise ckks.CiphertextError("it is not encrypted as requested")
-    if spec_of(part, "variance") != ArraySpec("float32", (elements,)) or spec_of(part, "unit") != ArraySpec(
-        "float64", (1,)
-    ):
+    if spec_of(part, "variance") != ArraySpec("float32", shape) or spec_of(part, "unit") != ArraySpec("float64", (1,)):
         raise ckks.CiphertextError("its variances or its unit have the wrong length or type")
     variance, unit = np.asarray(part["variance"]), np.asarray(part["unit"])
     if not ((variance >= 0).all() and (variance <= 2 * OUTPUT_LIMIT**2).all()):
@@ -64,7 +68,8 @@ def read_profile(part: Arrays, elements: int, context: ckks.Context) -> Encrypte
     if not MIN_UNIT <= unit[0] <= MAX_UNIT or np.frexp(unit[0])[0] != 0.5:
         raise ckks.CiphertextError("its unit is not a power of two in range")
     means = ckks.read_fresh(context, ckks.byte_array(part, "sealed"))
-    return EncryptedProfile(means=means, variance=variance.astype(np.float32), unit=float(unit[0]))
+    counts = np.asarray(part["counts"]) if by_class else None
+    return EncryptedProfile(means=means, variance=variance.astype(np.float32), unit=float(unit[0]), counts=counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +83,21 @@ class EncryptedDivergence:
 def compare_encrypted(one: EncryptedProfile, reference: EncryptedProfile) -> EncryptedDivergence:
     """[[div(RP_k, RP_V)]] by equations 36 and 37, times a power of four that makes the most of a ciphertext's range.
 
-    With weights w_i = 1 / √(2q·σ_V,i²) the part that depends on the means is Σ_i (w_i·μ_k,i − w_i·μ_V,i)². The noise of
-    a ciphertext is the same whatever it holds, so its numbers should be large; but whatever the means are, within the
-    reach of their units, the sum must not exceed the capacity.
+    With weights w_i = 1 / √(2q·σ_V,i²) the part that depends on the means is Σ_i (w_i·μ_k,i − w_i·μ_V,i)². By class, an
+    element counts for the share of its class in place of 1. The noise of a ciphertext is the same whatever it holds, so
+    its numbers should be large; but whatever the means are, within the reach of their units, the sum must not exceed
+    the capacity.
     """
-    v, v0 = floored_variances(one.variance, reference.variance)
-    of_variances = float(np.mean(0.5 * (np.log(v0 / v) + (v - v0) / v0)))
-    weights = 1 / np.sqrt(2 * len(v0) * v0)
+    if one.counts is None or reference.counts is None:
+        v, v0 = floored_variances(one.variance, reference.variance)
+        share: NDArray[np.float64] = np.ones_like(v0)
+    else:
+        classes = floored_class_variances(one.variance, reference.variance, reference.counts)
+        v, v0 = (each.ravel() for each in classes)
+        share = np.repeat(class_weights(one.counts[None], reference.counts)[0], reference.variance.shape[1])
+    elements = reference.variance.shape[-1]
+    of_variances = float(np.sum(share * 0.5 * (np.log(v0 / v) + (v - v0) / v0)) / elements)
+    weights = np.sqrt(share) / np.sqrt(2 * elements * v0)
     farthest = MAX_MEAN_UNITS * (one.unit + reference.unit) * weights
     room = ckks.CAPACITY / (float(farthest @ farthest) + of_variances)
     stretch = float(2.0 ** np.floor(np.log2(room) / 2))

@@ -15,6 +15,7 @@ from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
 from winnow.learn.handlers import SEED_BYTES
+from winnow.learn.profile_by_class import chance_divergence, class_weights, counts_fault
 from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileBuilder, SiteExtension
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.round_loop import SynchronousRounds
@@ -56,8 +57,8 @@ class EncryptedComparison(ProfileComparison):
             )
         if elements > ckks.SLOTS:
             raise ConfigError(
-                f"select.layer: the profiled layer has {elements} elements, and at most {ckks.SLOTS} can be compared "
-                "under encryption; choose a smaller layer"
+                f"select.layer: a profile of this layer has {elements} elements, and at most {ckks.SLOTS} can be "
+                "compared under encryption; choose a smaller layer"
             )
 
     def conflict(self, whole: Algorithm) -> str | None:
@@ -76,9 +77,11 @@ class EncryptedComparison(ProfileComparison):
     def profile_bytes(self, plain: int) -> int:
         return ENCRYPTED_PROFILE_BYTES + plain // 2 if plain else 0
 
-    def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
+    def start(
+        self, holders: Sequence[int], clients: int, elements: int, classes: int | None
+    ) -> ReferenceProfileBuilder:
         (holder,) = holders
-        return _EncryptedMatcher(holder, clients, elements)
+        return _EncryptedMatcher(holder, clients, (elements,) if classes is None else (classes, elements))
 
     def site_extension(self, randomness: Randomness) -> SiteExtension:
         return EncryptedProfileSite().extension()
@@ -87,8 +90,8 @@ class EncryptedComparison(ProfileComparison):
 class _EncryptedMatcher(ReferenceProfileBuilder):
     """Fetches keys once a run. Secret keys do not outlive a process, so a resumed run begins with new ones."""
 
-    def __init__(self, holder: int, clients: int, elements: int) -> None:
-        self._holder, self._clients, self._elements = holder, clients, elements
+    def __init__(self, holder: int, clients: int, shape: tuple[int, ...]) -> None:
+        self._holder, self._clients, self._shape = holder, clients, shape
         self._context: ckks.Context | None = None
 
     def prepare(self, ask: SendTasks) -> None:
@@ -114,12 +117,12 @@ class _EncryptedMatcher(ReferenceProfileBuilder):
             return str(error)
         return None
 
-    def fault(self, part: Arrays) -> str | None:
-        return _fault(part, self._elements, self._context)
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        return _fault(part, self._shape, samples, self._context)
 
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> "EncryptedReference":
         (reply,) = replies
-        sealed = read_profile(reply.payload["profile"], self._elements, self._context)
+        sealed = read_profile(reply.payload["profile"], self._shape, self._context)
         return EncryptedReference(sealed, self._holder, self._context)
 
 
@@ -131,16 +134,27 @@ class EncryptedReference(ReferenceProfile):
 
     @property
     def nbytes(self) -> int:
-        return ENCRYPTED_PROFILE_BYTES + self._sealed.variance.nbytes
+        counts = 0 if self._sealed.counts is None else self._sealed.counts.nbytes
+        return ENCRYPTED_PROFILE_BYTES + self._sealed.variance.nbytes + counts
 
-    def fault(self, part: Arrays) -> str | None:
-        return _fault(part, len(self._sealed.variance), self._context)
+    def fault(self, part: Arrays, samples: int) -> str | None:
+        return _fault(part, self._sealed.variance.shape, samples, self._context)
 
     def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
-        starts = range(0, len(parts), DECRYPTION_BATCH)
-        return np.concatenate([self._divergences(parts[i : i + DECRYPTION_BATCH], ask) for i in starts])
+        if self._sealed.counts is None:
+            return self._decrypted(parts, ask)
+        counts = np.stack([np.asarray(part["counts"]) for part in parts])
+        weights = class_weights(counts, self._sealed.counts)
+        found, known = np.full(len(parts), np.nan), np.flatnonzero(~np.isnan(weights).any(1))
+        found[known] = self._decrypted([parts[i] for i in known.tolist()], ask)
+        return found - chance_divergence(weights, counts, self._sealed.counts)
 
-    def _divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
+    def _decrypted(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
+        starts = range(0, len(parts), DECRYPTION_BATCH)
+        batches = [self._decrypted_batch(parts[i : i + DECRYPTION_BATCH], ask) for i in starts]
+        return np.concatenate([np.zeros(0), *batches])
+
+    def _decrypted_batch(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
         compared = [compare_encrypted(self._read(part), self._sealed) for part in parts]
         payload: Payload = {"divergences": {f"{i}": each.ciphertext for i, each in enumerate(compared)}}
         work = Work(download_bytes=sum(each.ciphertext.nbytes for each in compared), upload_bytes=8 * len(compared))
@@ -161,7 +175,7 @@ class EncryptedReference(ReferenceProfile):
         return {}
 
     def _read(self, part: Arrays) -> EncryptedProfile:
-        return read_profile(part, len(self._sealed.variance), self._context)
+        return read_profile(part, self._sealed.variance.shape, self._context)
 
 
 def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
@@ -169,14 +183,15 @@ def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
     return Task(name=name, client=client, round=0, version=0, payload=payload, work=work)
 
 
-def _fault(part: Arrays, elements: int, context: ckks.Context | None) -> str | None:
+def _fault(part: Arrays, shape: tuple[int, ...], samples: int, context: ckks.Context | None) -> str | None:
     if context is None:
         return "cannot use the encrypted profile: the key holder has sent no keys"
     try:
-        read_profile(part, elements, context)
+        read_profile(part, shape, context)
     except ckks.CiphertextError as error:
         return f"cannot use the encrypted profile: {error}"
-    return None
+    fault = counts_fault(part, shape[0], samples) if len(shape) > 1 else None
+    return fault and f"cannot use the encrypted profile: {fault}"
 
 
 def _values_fault(reply: Reply, count: int) -> str | None:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from winnow.core import Failure, Handler, Outcome, Reply, Task
+from winnow.learn.profile_by_class import restored_profile
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.representation_profile import Profile
 from winnow.privacy import ckks
 from winnow.privacy.encrypted_profile import seal_profile
 
@@ -79,7 +79,7 @@ class EncryptedProfileSite:
             return outcome
         if self._public is None:
             return Failure(task=outcome.task, stage="sealing its profile", reason="it was given no key")
-        sealed = seal_profile(Profile.of(outcome.payload["profile"]), self._public)
+        sealed = seal_profile(restored_profile(outcome.payload["profile"]), self._public)
         return replace(outcome, payload={**outcome.payload, "profile": sealed})
 
 

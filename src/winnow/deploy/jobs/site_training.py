@@ -1,6 +1,6 @@
 """Training in a job's process at a site: the handlers of a learning site, with this site's data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +29,7 @@ from winnow.learn.handlers import (
 )
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, as_tensor
@@ -125,25 +126,44 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix
         start_loss=experiment.composed().needs_start_loss,
     )
     metrics = {metric.name for metric in setup.model.metrics}
+    classes_as_signed = _classes_as_signed(experiment, setup)
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
         _check_model(tasks[0], setup.model.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
-            signed = asked == training
+            signed = replace(asked, profile_classes=None) == training and classes_as_signed(asked.profile_classes)
         elif isinstance(asked, PersonalEvaluationSettings):
             signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)
             signed = signed and metrics.issuperset(asked.metrics) and asked.confusion_classes in (0, setup.classes)
             if asked.confusion_classes and not confusion_matrix:
                 tasks = [replace_struct(task, settings=replace(asked, confusion_classes=0)) for task in tasks]
         elif isinstance(asked, ReferenceEvaluationSettings):
-            signed = metrics.issuperset(asked.metrics)
+            signed = metrics.issuperset(asked.metrics) and classes_as_signed(asked.profile_classes)
+        elif isinstance(asked, ProfileSettings):
+            signed = classes_as_signed(asked.classes)
         else:
             signed = True
         if not signed:
             reason = "the server's settings of the task differ from those the job's author signed"
             return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
         return call_next(tasks, site)
+
+    return check
+
+
+def _classes_as_signed(experiment: Experiment, setup: TrainingSetup) -> Callable[[ProfileClasses | None], bool]:
+    """Whether profiles may be made by these classes. The server knows the reference set, so it says which; but what may
+    be told of them is signed, and they never change: a bin that moves from round to round would single out samples.
+    """
+    first: list[ProfileClasses | None] = []
+
+    def check(asked: ProfileClasses | None) -> bool:
+        if not experiment.select.accepts_classes(asked, setup.classes):
+            return False
+        first.append(asked)
+        del first[1:]
+        return asked == first[0]
 
     return check
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.algorithms.fedper import AlternatingUpdate, SplitUpdate
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.client_update_rule import PlainUpdate
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import ProfileComparison
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, UniformSelector
 
@@ -96,6 +98,12 @@ class DoublingSelector(Selector):
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
         return self.sampler.layer_for(module, x)
+
+    def profile_classes(self, classes: int | None, y: NDArray[Any], *, sequences: bool) -> ProfileClasses | None:
+        return self.sampler.profile_classes(classes, y, sequences=sequences)
+
+    def accepts_classes(self, asked: ProfileClasses | None, labels: int | None) -> bool:
+        return self.sampler.accepts_classes(asked, labels)
 
     @property
     def comparison(self) -> ProfileComparison:

@@ -3,9 +3,12 @@
 The effects of a client's statistics are compared with two things: with what chance does to as many rows of its classes,
 and with the other clients, of which honest ones may be unlike the reference too (a random-effects model: the clients'
 median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share α / S of the cases,
-where S is the number of statistics,
+where S is the number of tests,
 
-    score = max over statistics of (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - α / S
+    score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - α / S
+
+The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. A client's
+score is the largest of its tests'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +17,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import gammainccinv, ndtri
 
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import (
     BLIND,
+    BY_CLASS,
     COPIES,
     DETECTABLE,
     DEVIATION,
@@ -26,8 +30,10 @@ from winnow.learn.client_quality.departures import (
     LOSS,
     SKEWNESS,
     STATISTICS,
+    TOWARDS,
     Departures,
 )
+from winnow.learn.client_quality.evidence import REPRESENTATION
 from winnow.learn.client_quality.findings import Finding
 
 Verdict: TypeAlias = Literal["fine", "different", "suspect", "harmful", "cannot tell"]
@@ -41,7 +47,9 @@ NOTHING: Mapping[int, Any] = {}
 UNLIKE_UPDATES = 6.0
 """The alarm for updates, in robust standard deviations: those of honest clients with other classes differ, too."""
 INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
-BY_CLASS = [place for place in range(len(STATISTICS)) if place not in (*INPUTS, COPIES)]
+LABELS = sorted(TOWARDS.values())
+CORRELATION = 0.5
+"""Of the statistics that look for wrong labels, about."""
 LARGE_EFFECT = 0.8
 """A loss this many standard deviations above what it should be is harm (Cohen's large effect)."""
 FINDING_KINDS = {"inputs": ("column", "image", "inputs")}
@@ -53,6 +61,8 @@ PLAIN_WORDS = {
     "updates": "updates: far from the others'",
     "contribution": "contribution: the model is better without this client",
 }
+LEAST_SKEWNESS = 1e-3
+"""With less, the distribution is normal for all that matters."""
 TOO_FEW = "too few samples to tell"
 
 
@@ -74,12 +84,12 @@ class ClientAssessment:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreTable:
-    """Of K clients, by statistic: [K, S]; -∞ where there is no evidence."""
+    """Of K clients, by statistic: [K, S], label statistics together; -∞ where there is no evidence."""
 
     among_clients: Table
-    """Against chance and the other clients."""
+    """By how much it exceeds the typical client's, in units of what chance and the spread of clients allow."""
     by_chance: Table
-    """Against chance alone."""
+    """The same, in units of what chance alone allows."""
     power: Table
     """[K], the score that a typical harm would have"""
     loss: Table
@@ -125,21 +135,31 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     """The scores of all clients, by statistic."""
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
-    level = false_alarms / max(int(present.any(axis=0).sum()), 1)
+    tested = present.any(axis=0)
+    level = false_alarms / max(int(np.delete(tested, LABELS).sum()) + int(tested[LABELS].any()), 1)
     effect, deviation = table[..., EFFECT], table[..., DEVIATION]
     chance = deviation * _quantile(level, table[..., SKEWNESS])
     centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
     for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
         who = present[:, place]
         centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = np.sqrt(chance**2 + (stats.norm.isf(level) * spread) ** 2)
-    detectable = np.nan_to_num(table[..., DETECTABLE] / bound)
+    bound = np.sqrt(chance**2 + (-ndtri(level) * spread) ** 2)
     return ScoreTable(
-        among_clients=np.where(present, (effect - centre) / bound, -np.inf),
-        by_chance=np.where(present, effect / chance, -np.inf),
-        power=detectable.max(axis=1, initial=0.0),
+        among_clients=_tests((effect - centre) / bound),
+        by_chance=_tests((effect - np.maximum(centre, 0)) / chance),
+        power=_tests(table[..., DETECTABLE] / bound).max(axis=1, initial=0.0),
         loss=np.nan_to_num(effect[:, LOSS] - centre[LOSS]),
     )
+
+
+def _tests(scores: Table) -> Table:
+    """Scores by statistic [K, S], with the mean of all that look for wrong labels in the place of each of these."""
+    told = np.isfinite(scores[:, LABELS])
+    count = np.maximum(told.sum(axis=1), 1)
+    mean = np.where(told, scores[:, LABELS], 0).sum(axis=1) / count / np.sqrt((1 + (count - 1) * CORRELATION) / count)
+    tests = np.where(np.isfinite(scores), scores, -np.inf)
+    tests[:, LABELS] = np.where(told, mean[:, None], -np.inf)
+    return tests
 
 
 def _combined(assessments: Sequence[Departures]) -> Table:
@@ -151,8 +171,13 @@ def _combined(assessments: Sequence[Departures]) -> Table:
 
 
 def _quantile(level: float, skewness: Table) -> Table:
-    """What a standardised Pearson type III distribution exceeds with this probability. A sum of squares nearly has one."""
-    return np.asarray(stats.pearson3.isf(level, np.clip(np.nan_to_num(skewness), 0.0, 4.0)))
+    """What a standardised Pearson type III distribution exceeds with this probability; a sum of squares nearly has one.
+
+    It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
+    """
+    skew = np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0)
+    shape = 4 / skew**2
+    return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 
 
 def _centre_and_spread(effects: Table, deviations: Table) -> tuple[float, float]:
@@ -168,7 +193,7 @@ def _by_kind(scores: Table) -> dict[str, float]:
     Wrong inputs depart by class, too, and raise the loss. So what departs by class speaks against labels only where
     the rows as such, seen without labels, are as they should be.
     """
-    inputs, by_class, copies = scores[INPUTS].max(), scores[BY_CLASS].max(), scores[COPIES]
+    inputs, by_class, copies = scores[INPUTS].max(), scores[[BY_CLASS[REPRESENTATION], *LABELS]].max(), scores[COPIES]
     if inputs >= min(1.0, EXPLAINED * by_class):
         kinds = {"inputs": max(inputs, by_class)}
     else:

@@ -1,6 +1,7 @@
 """Features of samples, summarised by class: how many there are, their means and their variances."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class ClassMoments:
     """[C, f]"""
 
     @classmethod
-    def of(cls, part: Arrays) -> "ClassMoments":
+    def of(cls, part: Arrays) -> Self:
         """The moments that named arrays hold."""
         return cls(
             counts=np.asarray(part["counts"], np.int64),

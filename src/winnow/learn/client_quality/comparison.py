@@ -53,6 +53,10 @@ class Sample:
     mean: Reals
     variance: Reals
 
+    def reshaped(self, *shape: int) -> "Sample":
+        """With the first dimension divided into several."""
+        return Sample(*(each.reshape(*shape, *each.shape[1:]) for each in (self.rows, self.mean, self.variance)))
+
 
 def precision(sample: Sample, reference: Sample) -> Reals:
     """a = nN / (n + N), [...]: a difference of means has the variance P / a."""
@@ -75,7 +79,27 @@ def of_features(z_mean: Reals, z_scale: Reals) -> Reals:
     return np.stack([(np.minimum(size, CAP) ** 2).mean(axis=-1), size.max(axis=-1)], axis=-1)
 
 
-def of_outcomes(z_mean: Reals, z_scale: Reals) -> Reals:
-    """[..., 2]: the mean of the squares for predictions or residuals, and the loss, which comes last, with its sign."""
-    told = np.minimum(np.abs(z_mean[..., :-1]), CAP) ** 2
-    return np.stack([told.mean(axis=-1), z_mean[..., -1]], axis=-1)
+def towards_others(classes: Sample, scale: FeatureScale) -> Reals:
+    """[C, f]: what a difference from a class's mean is multiplied by to give the share of its rows that look like those
+    of other classes, (m - M)·h: the direction from M to the mean of the others, which a share of 1 reaches. Zeros for
+    classes without rows, or without others.
+    """
+    known = classes.rows > 0
+    if known.sum() < 2:
+        return np.zeros_like(classes.mean)
+    others = (classes.mean[known].sum(axis=0) - classes.mean) / (known.sum() - 1)
+    apart = others - classes.mean
+    direction = apart / (classes.variance + scale.floor(np.maximum(classes.rows, 1)))
+    return np.where(known[:, None], direction / np.maximum((direction * apart).sum(axis=1, keepdims=True), 1e-12), 0.0)
+
+
+def by_class(sample: Sample, reference: Sample, scale: FeatureScale, towards: Reals, *, outcomes: bool) -> Reals:
+    """[..., 2] of classes against the reference's of the same class: the mean of the capped squares; and the share of
+    rows that look like other classes', or for outcomes, in which the loss comes last, the excess of the loss.
+    """
+    z_mean, z_scale = differences(sample, reference, scale)
+    if outcomes:
+        squares = np.minimum(np.abs(z_mean[..., :-1]), CAP) ** 2
+        return np.stack([squares.mean(axis=-1), z_mean[..., -1]], axis=-1)
+    share = ((sample.mean - reference.mean) * towards).sum(axis=-1)
+    return np.stack([of_features(z_mean, z_scale)[..., 0], share], axis=-1)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from winnow.core import Reply
-from winnow.learn.client_quality.coalition_game import CoalitionGame, Utility
+from winnow.learn.client_quality.coalition_game import CoalitionGame, Utilities
 from winnow.learn.reply_checks import is_bounded_update
 from winnow.learn.stack import ModelState
 
@@ -33,49 +33,56 @@ MIN_PAIRS = 3
 TOLERANCE = 0.05
 """Sampling ends when the values' standard error is, on average, so small a part of them."""
 CONFIDENCE = 0.99
-"""A contribution counts as negative where it is so with this confidence (Student's t, one-sided)."""
+"""A client is harmful where its leave-one-out value is negative with this confidence (Student's t, one-sided)."""
 BUDGET_ROUNDS = 5
 """All of a run's estimates together may take as long as so many rounds of training."""
-TRAINING_PASSES = 3
-"""A training step on a row takes about as long as so many forward passes: one forward, two backward."""
+OVERHEAD_ROWS = 250
+"""What it takes to make a coalition's model and to call it, in rows that a small model could have seen instead."""
 
 
 def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> int:
     """How many utilities a round may measure on so many reference rows, if its clients train on `trained_rows`
     together, each counted in every epoch.
+
+    A row of training counts as a row of evaluation, though it goes forward and backward: that is room for small models.
     """
-    return TRAINING_PASSES * BUDGET_ROUNDS * trained_rows // max(1, reference_rows * rounds)
+    return BUDGET_ROUNDS * trained_rows // ((reference_rows + OVERHEAD_ROWS) * max(1, rounds))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContributionEstimate:
-    """What one client adds to the utility of the model in a round, on average."""
+    """What one client adds to the utility of the model in a round: means over rounds, with their standard errors.
+
+    Errors come from how the rounds differ, and are infinite after one.
+    """
 
     mean: float
-    """Its Shapley value."""
+    """Its Shapley value: a fair share of what all have gained together."""
     standard_error: float
-    """Of that mean, from how the rounds differ; infinite after one round."""
     leave_one_out: float
-    """The mean of U(all) − U(all others)."""
+    """U(all) − U(all others): what the model would miss, or be rid of, without this client."""
+    leave_one_out_error: float
     rounds: int
 
     @property
-    def significance(self) -> float:
-        """The mean in standard errors; 0 where nothing is known."""
-        return self.mean / self.standard_error if 0 < self.standard_error < inf else 0.0
-
-    @property
     def harmful(self) -> bool:
-        """Whether the model is worse for this client, beyond the uncertainty."""
-        return self.rounds > 1 and self.significance < -float(student.ppf(CONFIDENCE, self.rounds - 1))
+        """Whether the model is better without this client, beyond the uncertainty.
+
+        Leave-one-out decides, since it looks at the model as it is. A Shapley value also looks at small coalitions,
+        where honest clients with few classes do harm, and bad ones do none that others had not done.
+        """
+        if not 0 < self.leave_one_out_error < inf:
+            return False
+        return self.leave_one_out / self.leave_one_out_error < -float(stdtrit(self.rounds - 1, CONFIDENCE))
 
     def text(self) -> str:
-        """What the model gains or loses by the client, in words."""
-        effect = "loses" if self.mean < 0 else "gains"
-        error = f" ± {100 * self.standard_error:.2f}" if self.standard_error < inf else ""
+        """What the model gains or loses by the client, in words; a point is 1 % of the utility's range."""
+        without = "worse" if self.leave_one_out > 0 else "better"
+        error = f" ± {100 * self.leave_one_out_error:.2f}" if self.leave_one_out_error < inf else ""
+        rounds = "one round" if self.rounds == 1 else f"{self.rounds} rounds"
         return (
-            f"contribution: the model {effect} {100 * abs(self.mean):.2f}{error} points a round by it "
-            f"(Shapley value, {self.rounds} rounds; leave-one-out {100 * self.leave_one_out:+.2f})"
+            f"contribution: a round's model is {100 * abs(self.leave_one_out):.2f}{error} points {without} without it "
+            f"(Shapley value {100 * self.mean:+.2f}, {rounds})"
         )
 
 
@@ -84,7 +91,7 @@ class ContributionEstimator:
 
     def __init__(self) -> None:
         self._sums: dict[int, NDArray[np.float64]] = {}
-        """By client: rounds; sums of the Shapley value, its square, and leave-one-out; how often it came first."""
+        """By client: rounds, sums of [Shapley value, leave-one-out] and of their squares, how often it came first."""
         self._saved = 0
 
     def observe(
@@ -92,7 +99,7 @@ class ContributionEstimator:
         start: ModelState,
         replies: Sequence[Reply],
         weights: Mapping[int, float],
-        utility: Utility,
+        utilities: Utilities,
         rng: np.random.Generator,
         evaluations: int,
     ) -> None:
@@ -107,11 +114,11 @@ class ContributionEstimator:
         if not sound or not (exact or _fewest_evaluations(len(sound)) <= self._saved):
             return
         clients = [reply.task.client for reply in sound]
-        game = CoalitionGame(start, sound, weights, utility)
+        game = CoalitionGame(start, sound, weights, utilities)
         if abs(game.value(game.everybody) - game.value(())) > BETWEEN_ROUNDS:
             values = game.exact_shapley() if exact else self._sample(game, clients, rng)
             for client, value, left_out in zip(clients, values, game.leave_one_out(), strict=True):
-                self._sums_of(client)[:4] += [1.0, value, value**2, left_out]
+                self._sums_of(client)[:5] += [1.0, value, left_out, value**2, left_out**2]
         self._saved -= game.evaluations
 
     def _sample(self, game: CoalitionGame, clients: list[int], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -120,22 +127,22 @@ class ContributionEstimator:
         pairs: list[NDArray[np.float64]] = []
         while not pairs or (not _settled(pairs) and game.evaluations + 2 * (game.players - 2) <= self._saved):
             order = self._guided_order(clients, rng)
-            pairs.append((game.gains_along(order, WITHIN_ROUND) + game.gains_along(order[::-1], WITHIN_ROUND)) / 2)
+            pairs.append(game.gains_along([order, order[::-1]], WITHIN_ROUND).mean(0))
         values: NDArray[np.float64] = np.mean(pairs, 0)
         return values
 
     def _guided_order(self, clients: list[int], rng: np.random.Generator) -> list[int]:
         """A random order whose ends are the two players that have come first least often: each starts one of a pair."""
         order = rng.permutation(len(clients)).tolist()
-        order.sort(key=lambda k: self._sums_of(clients[k])[4])  # stable: chance breaks ties
+        order.sort(key=lambda k: self._sums_of(clients[k])[5])  # stable: chance breaks ties
         first, last, *between = order
         for k in (first, last):
-            self._sums_of(clients[k])[4] += 1
+            self._sums_of(clients[k])[5] += 1
         rng.shuffle(between)
         return [first, *between, last]
 
     def _sums_of(self, client: int) -> NDArray[np.float64]:
-        return self._sums.setdefault(client, np.zeros(5))
+        return self._sums.setdefault(client, np.zeros(6))
 
     def estimates(self) -> dict[int, ContributionEstimate]:
         """By client, of those that were in a round that told something."""
@@ -145,7 +152,7 @@ class ContributionEstimator:
         clients = sorted(self._sums)
         return {
             "clients": np.array(clients, np.int64),
-            "sums": np.array([self._sums[k] for k in clients]).reshape(-1, 5),
+            "sums": np.array([self._sums[k] for k in clients]).reshape(-1, 6),
             "saved": np.array(self._saved, np.int64),
         }
 
@@ -168,11 +175,13 @@ def _settled(pairs: Sequence[NDArray[np.float64]]) -> bool:
 
 
 def _estimate(sums: NDArray[np.float64]) -> ContributionEstimate:
-    rounds, mean = int(sums[0]), float(sums[1] / sums[0])
-    variance = max(0.0, float(sums[2] / rounds) - mean**2) * rounds / max(1, rounds - 1)
+    rounds, means = int(sums[0]), sums[1:3] / sums[0]
+    variances = (sums[3:5] / rounds - means**2).clip(min=0) / max(1, rounds - 1)
+    errors = np.sqrt(variances) if rounds > 1 else np.full(2, inf)
     return ContributionEstimate(
-        mean=mean,
-        standard_error=sqrt(variance / rounds) if rounds > 1 else inf,
-        leave_one_out=float(sums[3] / rounds),
+        mean=float(means[0]),
+        standard_error=float(errors[0]),
+        leave_one_out=float(means[1]),
+        leave_one_out_error=float(errors[1]),
         rounds=rounds,
     )

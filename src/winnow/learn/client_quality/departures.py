@@ -7,18 +7,24 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import Reals, Sample, differences, precision
+from winnow.learn.client_quality.comparison import (
+    Reals,
+    Sample,
+    by_class,
+    differences,
+    of_features,
+    precision,
+    towards_others,
+)
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.null_distribution import KNOWN_ROWS
-from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample, statistics_of
+from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample
 
 STATISTICS = (
     "representation by class",
-    "representation by class, largest",
-    "columns by class",
-    "columns by class, largest",
-    "predictions",
+    "representation towards other classes",
+    "columns towards other classes",
     "loss",
     "representation",
     "representation, largest",
@@ -26,11 +32,14 @@ STATISTICS = (
     "columns, largest",
     "copies",
 )
+BY_CLASS, TOWARDS, BLIND = (
+    {REPRESENTATION: 0},
+    {REPRESENTATION: 1, COLUMNS: 2, OUTCOMES: 3},
+    {REPRESENTATION: 4, COLUMNS: 6},
+)
+"""Where blocks have their statistics. Columns by class, and predictions, say little that these do not say better."""
+LOSS, COPIES = 3, 8
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
-BY_CLASS = {REPRESENTATION: 0, COLUMNS: 2, OUTCOMES: 4}
-BLIND = {REPRESENTATION: 6, COLUMNS: 8}
-LOSS = 5
-COPIES = 10
 TYPICAL_HARM = 0.4
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
@@ -59,8 +68,9 @@ def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures
         own = Sample(np.maximum(own.rows * independent, 1.0), own.mean, own.variance)
         if not len(known):
             continue
-        place = BY_CLASS[block]
-        found[place : place + 2] = _by_class(reference, block, _at(own, known), known)
+        squares, found[TOWARDS[block]] = _by_class(reference, block, _at(own, known), known)
+        if block in BY_CLASS:
+            found[BY_CLASS[block]] = squares
         if block in BLIND:
             place = BLIND[block]
             found[place : place + 2] = _blind(reference, block, _at(own, known), known)
@@ -70,38 +80,37 @@ def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures
 
 
 def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.int64]) -> Reals:
-    """Each class against the reference's of that class; sums over classes, whose central moments add up."""
-    null, against = reference.nulls[block], _at(sample(reference.moments[block]), known)
-    rows = np.zeros(len(reference.moments[block].counts))
+    """Each class against the reference's of that class, [2, 4]."""
+    null, classes = reference.nulls[block], sample(reference.moments[block])
+    against, towards = _at(classes, known), towards_others(classes, null.scale)[known]
+    rows = np.zeros(len(classes.rows))
     rows[known] = own.rows
     expected = null.at(rows)[known]
-    statistics = statistics_of(block)
+    harmed = _randomly_labelled(classes, own.rows, known, null.by_class)
+    values, harm = (
+        by_class(each, against, null.scale, towards, outcomes=block == OUTCOMES)
+        for each in (own, Sample(own.rows, harmed.mean, harmed.variance))
+    )
     a = precision(own, against)
-    values = statistics(*differences(own, against, null.scale))
-    harmed = _randomly_labelled(sample(reference.moments[block]), own.rows, known, reference.nulls[block].by_class)
-    harm = statistics(*differences(Sample(own.rows, harmed.mean, harmed.variance), against, null.scale))
-    weights, per_effect = _weights(block, a)
-    return _summed(values - expected[..., 0], expected, weights, per_effect, harm)
-
-
-def _weights(block: str, a: Reals) -> tuple[Reals, Reals]:
-    """What classes count for in the sums [C, 2], and what the sums are divided by to be effects [2].
-
-    A mean of squares grows with a, the largest with √a. Losses have a sign, and are summed as their means would be.
-    """
-    one, root = np.ones_like(a), np.sqrt(a)
+    squares = _summed(values[:, 0] - expected[:, 0, 0], expected[:, 0], np.ones_like(a), a.sum(), harm[:, 0])
     if block == OUTCOMES:
-        return np.stack([one, root], axis=1), np.array([a.sum(), a.sum()])
-    return np.stack([one, one], axis=1), np.array([a.sum(), root.sum()])
+        return np.stack([squares, _summed(values[:, 1], expected[:, 1], np.sqrt(a), a.sum(), harm[:, 1])])
+    weights = np.where(expected[:, 1, 1] > 0, 1 / np.maximum(expected[:, 1, 1], 1e-12), 0.0)
+    if not weights.any():
+        return np.stack([squares, np.full(4, np.nan)])
+    return np.stack([squares, _summed(values[:, 1], expected[:, 1], weights, weights.sum(), harm[:, 1])])
 
 
-def _summed(excess: Reals, expected: Reals, weights: Reals, per_effect: Reals, harm: Reals) -> Reals:
-    """[2, 4]"""
-    variance = (weights**2 * expected[..., 1]).sum(axis=0)
-    third = (weights**3 * expected[..., 2]).sum(axis=0)
-    deviation = np.sqrt(np.maximum(variance, 1e-12))
-    effect, harmful = (weights * excess).sum(axis=0), (weights * harm).sum(axis=0)
-    return np.stack([effect / per_effect, deviation / per_effect, third / deviation**3, harmful / per_effect], axis=1)
+def _summed(excess: Reals, expected: Reals, weights: Reals, divisor: float, harm: Reals) -> Reals:
+    """An effect: a weighted sum over classes, whose central moments [C, 3] add up, divided by what makes it an effect.
+
+    A mean of squares grows with a, so that it is divided by Σ a. Shares are weighted by the inverse of their variances.
+    """
+    deviation = np.sqrt(max(float((weights**2 * expected[:, 1]).sum()), 1e-18))
+    skewness = (weights**3 * expected[:, 2]).sum() / deviation**3
+    return np.array(
+        [(weights * excess).sum() / divisor, deviation / divisor, skewness, (weights * harm).sum() / divisor]
+    )
 
 
 def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], by_class: Reals) -> Sample:
@@ -129,10 +138,15 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     weights = best_weights(pooled, classes, null.scale, labelled[known])
     mix[known] = weights[0]
     against = mixed(classes, weights)
-    values = statistics_of(block)(*differences(pooled, against, null.scale))
-    per_class, per_effect = _weights(block, precision(pooled, against))
-    expected = null.blind_at(total, mix)[None]
-    return _summed(values - expected[..., 0], expected, per_class, per_effect, np.full((1, 2), np.nan))
+    values = of_features(*differences(pooled, against, null.scale))[0]
+    expected = null.blind_at(total, mix)
+    a = float(precision(pooled, against)[0])
+    return np.stack(
+        [
+            _summed(values[i] - expected[i, :1], expected[None, i], np.ones(1), divisor, np.full(1, np.nan))
+            for i, divisor in enumerate((a, np.sqrt(a)))
+        ]
+    )
 
 
 def _copies(reference: ReferenceSummary, evidence: ClientEvidence) -> Reals:

@@ -22,21 +22,21 @@ def mixed(classes: Sample, weights: Reals) -> Sample:
 
 
 def best_weights(sample: Sample, classes: Sample, scale: FeatureScale, start: Reals) -> Reals:
-    """Weights [R, C] of the mixtures of classes [R or 1, C, f] that are nearest to samples [R, f].
+    """Weights [..., C] of the mixtures of classes [..., C, f] that are nearest to samples [..., f].
 
     Moments are taken about the classes' common mean, and weighted by the inverse of their own standard errors; by
-    accelerated projected gradients from the weights `start` [C].
+    accelerated projected gradients from the weights `start` [..., C].
     """
     origin = classes.mean.mean(axis=-2, keepdims=True)
-    design = _moments(classes.mean - origin, classes.variance, scale)
-    wanted = np.clip(_moments(sample.mean[:, None] - origin, sample.variance[:, None], scale), -MOST, MOST)
-    gram = design @ np.swapaxes(design, 1, 2)
-    pull = (wanted @ np.swapaxes(design, 1, 2))[:, 0]
-    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[:, -1:], 1e-12)
+    design = np.swapaxes(_moments(classes.mean - origin, classes.variance, scale), -1, -2)
+    wanted = _moments(sample.mean[..., None, :] - origin, sample.variance[..., None, :], scale)
+    pull = (np.clip(wanted, -MOST, MOST) @ design)[..., 0, :]
+    gram = np.swapaxes(design, -1, -2) @ design
+    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[..., -1:], 1e-12)
     weights = np.broadcast_to(start, pull.shape)
     ahead, momentum = weights, 1.0
     for _ in range(STEPS):
-        following = _onto_simplex(ahead - step * ((ahead[:, None] @ gram)[:, 0] - pull))
+        following = _onto_simplex(ahead - step * ((ahead[..., None, :] @ gram)[..., 0, :] - pull))
         faster = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = following + (momentum - 1) / faster * (following - weights)
         weights, momentum = following, faster
@@ -50,7 +50,7 @@ def _moments(mean: Reals, variance: Reals, scale: FeatureScale) -> Reals:
 
 def _onto_simplex(points: Reals) -> Reals:
     """The nearest points with non-negative coordinates that sum to 1 (Duchi et al. 2008, figure 1)."""
-    ordered = -np.sort(-points, axis=1)
-    excess = (np.cumsum(ordered, axis=1) - 1) / np.arange(1, points.shape[1] + 1)
-    last = np.count_nonzero(ordered > excess, axis=1) - 1
-    return np.maximum(points - np.take_along_axis(excess, last[:, None], axis=1), 0.0)
+    ordered = -np.sort(-points, axis=-1)
+    excess = (np.cumsum(ordered, axis=-1) - 1) / np.arange(1, points.shape[-1] + 1)
+    last = np.count_nonzero(ordered > excess, axis=-1, keepdims=True) - 1
+    return np.maximum(points - np.take_along_axis(excess, last, axis=-1), 0.0)

@@ -4,24 +4,29 @@ Both sides are drawn anew, a client's n rows and the reference's N, so that the 
 for. Of each distribution its mean, variance and third central moment are kept: these add up over classes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.comparison import FeatureScale, Reals, Sample, differences
+from winnow.learn.client_quality.comparison import (
+    FeatureScale,
+    Reals,
+    Sample,
+    by_class,
+    differences,
+    of_features,
+    towards_others,
+)
 from winnow.learn.client_quality.mixture import best_weights, mixed
 
-GRID = (4, 8, 16, 32, 64, 256, 1024)
+GRID = (4, 12, 40, 150, 600)
 """Numbers of rows for which distributions are tabulated."""
 DRAWS = 64
 KNOWN_ROWS = 8
 """A class of which the reference has fewer rows is not compared."""
 MOST_ROWS = 500
 """More rows of a class are not drawn from: they would add time and nothing else."""
-
-Statistics = Callable[[Reals, Reals], Reals]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,38 +54,48 @@ class BlockNull:
 def tabulate(
     x: Reals,
     classes: NDArray[np.int64],
-    scale: FeatureScale,
     moments: Sample,
-    statistics: Statistics,
     rng: np.random.Generator,
+    *,
+    scale: FeatureScale,
+    outcomes: bool,
 ) -> BlockNull:
-    """From the reference's rows; `moments` are its own by class, [C, f]."""
+    """From the reference's rows; `moments` are its own by class, [C, f]. Outcomes are not looked at without labels."""
     count = len(moments.rows)
-    by_class, blind = np.zeros((count, len(GRID), 2, 3)), np.zeros((count + 1, len(GRID), 2, 3))
+    table, blind = np.zeros((count, len(GRID), 2, 3)), np.zeros((count + 1, len(GRID), 2, 3))
     known = np.flatnonzero(moments.rows >= KNOWN_ROWS)
     if not len(known):
-        return BlockNull(scale=scale, by_class=by_class, blind=blind)
+        return BlockNull(scale=scale, by_class=table, blind=blind)
     rows = [_some(x[classes == label], rng) for label in known]
     sizes = moments.rows[known].astype(np.int64)
     again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, sizes, strict=True)])
-    for place, n in enumerate(GRID):
-        one_class = np.eye(len(known))
-        for position, label in enumerate(known):
-            own = _drawn(rows[position], np.full(DRAWS, n), rng)
-            against = Sample(again.rows[:, position], again.mean[:, position], again.variance[:, position])
-            by_class[label, place] = _central(statistics(*differences(own, against, scale)))
-            blind[label, place] = _blind(own, again, one_class[position], scale, statistics)
-        counts = rng.multinomial(n, np.full((DRAWS, len(known)), 1 / len(known)))
-        parts = _stacked([_drawn(own, counts[:, position], rng) for position, own in enumerate(rows)])
-        pooled = mixed(parts, counts / n)
-        own = Sample(np.full(DRAWS, float(n)), pooled.mean, pooled.variance)
-        blind[-1, place] = _blind(own, again, one_class.mean(axis=0), scale, statistics)
-    return BlockNull(scale=scale, by_class=by_class, blind=blind)
+    drawn = _stacked([_drawn(own, np.repeat(GRID, DRAWS), rng) for own in rows]).reshaped(len(GRID), DRAWS)
+    towards = towards_others(moments, scale)[known]
+    table[known] = _central(by_class(drawn, again, scale, towards, outcomes=outcomes))
+    if not outcomes:
+        blind[[*known, count]] = _central(_blind(_with_all_alike(drawn, rows, rng), again, scale))
+    return BlockNull(scale=scale, by_class=table, blind=blind)
 
 
-def _blind(own: Sample, classes: Sample, start: Reals, scale: FeatureScale, statistics: Statistics) -> Reals:
-    fitted = mixed(classes, best_weights(own, classes, scale, start))
-    return _central(statistics(*differences(own, fitted, scale)))
+def _with_all_alike(drawn: Sample, rows: list[Reals], rng: np.random.Generator) -> Sample:
+    """Rows of one class each [G, D, C, f], and after the last class as many rows of all classes alike."""
+    counts = rng.multinomial(np.repeat(GRID, DRAWS), np.full(len(rows), 1 / len(rows)))
+    parts = _stacked([_drawn(own, counts[:, position], rng) for position, own in enumerate(rows)])
+    pooled = mixed(parts, counts / counts.sum(axis=1, keepdims=True))
+    alike = Sample(counts.sum(axis=1).astype(float), pooled.mean, pooled.variance).reshaped(len(GRID), DRAWS)
+    return Sample(
+        np.concatenate([drawn.rows, alike.rows[:, :, None]], axis=2),
+        np.concatenate([drawn.mean, alike.mean[:, :, None]], axis=2),
+        np.concatenate([drawn.variance, alike.variance[:, :, None]], axis=2),
+    )
+
+
+def _blind(own: Sample, classes: Sample, scale: FeatureScale) -> Reals:
+    """Statistics of samples [G, D, C + 1, f] against mixtures of classes [D, C, f]."""
+    against = Sample(classes.rows[:, None], classes.mean[:, None], classes.variance[:, None])
+    count = classes.rows.shape[1]
+    start = np.concatenate([np.eye(count), np.full((1, count), 1 / count)])
+    return of_features(*differences(own, mixed(against, best_weights(own, against, scale, start)), scale))
 
 
 def _some(rows: Reals, rng: np.random.Generator) -> Reals:
@@ -104,9 +119,10 @@ def _stacked(samples: list[Sample]) -> Sample:
 
 
 def _central(values: Reals) -> Reals:
-    """[draws, 2] to [2, 3]."""
-    mean = values.mean(axis=0)
-    return np.stack([mean, values.var(axis=0), ((values - mean) ** 3).mean(axis=0)], axis=-1)
+    """[G, draws, C, 2] to [C, G, 2, 3]."""
+    mean = values.mean(axis=1)
+    third = ((values - mean[:, None]) ** 3).mean(axis=1)
+    return np.swapaxes(np.stack([mean, values.var(axis=1), third], axis=-1), 0, 1)
 
 
 def _between(table: Reals, rows: Reals) -> Reals:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import FeatureScale, Sample, of_features, of_outcomes
+from winnow.learn.client_quality.comparison import FeatureScale, Sample
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
 from winnow.learn.client_quality.mixture import mixed
-from winnow.learn.client_quality.null_distribution import GRID, BlockNull, Statistics, tabulate
+from winnow.learn.client_quality.null_distribution import GRID, BlockNull, tabulate
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
 MOST_FEATURES, MOST_CLASSES, MOST_ROWS = 100_000, 1_000, 2**53
@@ -56,7 +56,7 @@ class ReferenceSummary:
             )
             fourth[block] = _class_means(square**2, classes, counts).astype(np.float32)
             scale = FeatureScale.of(x, square)
-            nulls[block] = tabulate(x, classes, scale, sample(moments[block]), statistics_of(block), rng)
+            nulls[block] = tabulate(x, classes, sample(moments[block]), rng, scale=scale, outcomes=block == OUTCOMES)
         return cls(rows=len(classes), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
 
     @classmethod
@@ -114,10 +114,6 @@ class ReferenceSummary:
 
 
 PARTS = ("counts", "mean", "variance", "fourth", "scale", "kurtosis", "by_class", "blind")
-
-
-def statistics_of(block: str) -> Statistics:
-    return of_outcomes if block == OUTCOMES else of_features
 
 
 def sample(moments: ClassMoments) -> Sample:

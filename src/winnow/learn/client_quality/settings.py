@@ -54,8 +54,8 @@ class QualitySettings(Settings):
             refused = [kind for kind in self.evidence or () if kind in part.forbidden_evidence]
             if refused:
                 return (
-                    f"quality.evidence: {listed(refused)} would tell what {_setting(part, whole)} keeps from the "
-                    f"server; remove {'it' if len(refused) == 1 else 'them'}"
+                    f"quality.evidence: {listed(refused)} would tell what {_setting(part, whole)} hides; "
+                    f"remove {'it' if len(refused) == 1 else 'them'}"
                 )
         if self.policy == "warn":
             return None

@@ -56,13 +56,14 @@ class UpdateEvidence:
 
     def observe(self, replies: Sequence[Reply], weights: Mapping[int, float]) -> None:
         """Take in the updates of one round. One that is not finite is passed over: its client was told so elsewhere."""
-        sound = [reply for reply in replies if is_bounded_update(reply)]
-        if len(sound) < 2:
-            return
+        sound = replies
+        lengths, cosines = self._seen(sound, weights)
+        if not np.isfinite(lengths).all():
+            sound = [reply for reply in replies if is_bounded_update(reply)]
+            lengths, cosines = self._seen(sound, weights)
         clients = [reply.task.client for reply in sound]
-        lengths, cosines = lengths_and_cosines(sound, self._trained, np.array([weights[k] for k in clients]))
         moved = lengths > 0
-        if not moved.any():
+        if len(sound) < 2 or not moved.any():
             return
         least = lengths[moved].min() / 1e3  # a client that sends back what it got has no logarithm
         logs = np.log(np.maximum(lengths, least) / np.median(lengths[moved]))
@@ -70,6 +71,11 @@ class UpdateEvidence:
             values = np.array(seen)
             known = self._sums.setdefault(client, np.zeros(5))
             known += np.concatenate([[1.0], values, values**2])
+
+    def _seen(
+        self, replies: Sequence[Reply], weights: Mapping[int, float]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return lengths_and_cosines(replies, self._trained, np.array([weights[reply.task.client] for reply in replies]))
 
     def scores(self) -> dict[int, UpdateScore]:
         """By client; none where fewer than four have been seen."""
@@ -107,13 +113,13 @@ def lengths_and_cosines(
 
     With G = Σ w_j·Δ_j, the others' sum is G − w_k·Δ_k, whose products follow from ‖Δ_k‖², Δ_k·G and ‖G‖².
     """
+    share = weights / weights.sum()
     squares, dots, total = np.zeros(len(replies)), np.zeros(len(replies)), 0.0
     for block in _blocks(replies, names):
-        weighted = torch.as_tensor(weights / weights.sum(), dtype=block.dtype, device=block.device) @ block
-        squares += block.square().sum(1, dtype=torch.float64).cpu().numpy()
-        dots += (block @ weighted).double().cpu().numpy()
-        total += float(weighted.square().sum(dtype=torch.float64))
-    share = weights / weights.sum()
+        mean = torch.as_tensor(share).to(block) @ block
+        squares += torch.linalg.vector_norm(block, dim=1).double().square().cpu().numpy()
+        dots += (block @ mean).double().cpu().numpy()
+        total += float(torch.linalg.vector_norm(mean)) ** 2
     others = np.maximum(total - 2 * share * dots + share**2 * squares, 0)
     products = np.sqrt(squares * others)
     # What is left of the others by rounding, where there are none or they cancel, has no direction.
@@ -124,10 +130,15 @@ def lengths_and_cosines(
 
 def _blocks(replies: Sequence[Reply], names: Sequence[str]) -> Iterator[Tensor]:
     """Updates [K, values], so many values at a time; each from the model that its client was sent."""
+    if not replies:
+        return
     width = max(1, BLOCK_VALUES // len(replies))
+    sent = [reply.task.payload["model"] for reply in replies]
+    if all(model is sent[0] for model in sent):
+        sent = sent[:1]
     for name in names:
         after = [torch.split(reply.payload["model"][name].reshape(-1), width) for reply in replies]
-        before = [torch.split(reply.task.payload["model"][name].reshape(-1), width) for reply in replies]
+        before = [torch.split(model[name].reshape(-1), width) for model in sent]
         for i in range(len(after[0])):
             yield torch.stack([own[i] for own in after]) - torch.stack([own[i] for own in before])
 

@@ -39,6 +39,7 @@ class NoisyProfiles(PlainComparison):
     whom it selects, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
     """
 
+    compares_classes = False
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
     forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     noise_multiplier: NoiseMultiplier = Field(
