@@ -12,15 +12,17 @@ import msgspec
 from msgspec import Meta, Struct
 from safetensors import SafetensorError, safe_open
 
+from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
 from winnow.core.decode import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.experiment.model_folder import digest_of_state
-from winnow.learn.client_quality.assess_handler import AssessmentSettings
+from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.client_quality.evidence import OUTCOMES
 from winnow.learn.client_quality.evidence_pass import MAX_CLASSES
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
-from winnow.learn.stack import LOSSES, Loss, ModelState
+from winnow.learn.stack import LOSSES
+from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.runs import file_names
 from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.checkpoint import save_arrays
@@ -48,35 +50,35 @@ class ReferenceHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def write_reference_file(
-    folder: Path,
-    summary: ReferenceSummary,
-    state: ModelState,
-    settings: AssessmentSettings,
-    *,
-    layer: str | None,
-    loss: Loss,
-    false_alarms: float,
-    targets: tuple[str, ...],
-) -> None:
-    """Write what owners need. Without a loss that they can compute, nothing is said of what the model predicts."""
-    known = LOSSES.get(loss.name) is loss
-    if not known:
-        summary = _without_outcomes(summary)
+    folder: Path, experiment: Experiment, model: ModelSetup, training: TrainingWorkflow, private: frozenset[str]
+) -> Path | None:
+    """Write what owners need to compare their data through the best model; None where there is nothing to write: no
+    reference set at the server, or no one model for all clients.
+
+    Without a loss that owners can compute, nothing is said of what the model predicts.
+    """
+    path = folder / file_names.REFERENCE_SUMMARY
+    found = None if training.assessor is None or private else training.assessor.summary_for_owners(training.best)
+    if found is None:
+        path.unlink(missing_ok=True)  # of fewer rounds, and so of another model
+        return None
+    summary, settings = found
+    known = LOSSES.get(model.loss.name) is model.loss
     header = ReferenceHeader(
         format=1,
-        parameters=digest_of_state(state),
-        layer=layer,
-        loss=loss.name if known else None,  # type: ignore[arg-type]  # one of the names, or None
+        parameters=digest_of_state(training.best),
+        layer=model.evidence_layer,
+        loss=model.loss.name if known else None,  # type: ignore[arg-type]  # one of those names
         classes=settings.classes,
         edges=list(settings.edges),
         min_rows=settings.min_rows,
         count_step=settings.count_step,
-        false_alarms=false_alarms,
-        targets=list(targets),
+        false_alarms=experiment.quality.false_alarms,
+        targets=list(experiment.data.targets),
     )
-    if summary.moments:
-        text = msgspec.json.encode(header).decode()
-        save_arrays(folder / file_names.REFERENCE_SUMMARY, summary.arrays(), {HEADER: text})
+    summary = summary if known else _without_outcomes(summary)
+    save_arrays(path, summary.arrays(), {HEADER: msgspec.json.encode(header).decode()})
+    return path
 
 
 def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary, ReferenceHeader]:
