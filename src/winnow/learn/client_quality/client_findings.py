@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from winnow.core.untrusted_text import one_line
+from winnow.data.preprocessing import Preprocessing
 from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.column_findings import column_findings
 from winnow.learn.client_quality.copied_rows import copy_findings, expected_distinct
@@ -27,12 +30,21 @@ class DataNames:
     target_width: float = 1.0
     """In a regression, what turns errors of its first target into its own units."""
 
+    @classmethod
+    def of(cls, preprocessing: Preprocessing, sample_shape: Sequence[int], classes: int | None) -> Self:
+        """The names that are known of data with so many classes; None: a regression."""
+        return cls(
+            inputs=InputNames.of(preprocessing, sample_shape),
+            classes=[] if classes is None else [one_line(label)[:40] for label in preprocessing.labels(classes)],
+            target_width=preprocessing.targets[0].width if preprocessing.targets else 1.0,
+        )
+
 
 def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames) -> list[Finding]:
     """What is wrong with a client's data, or unlike the reference's; nothing for an honest client, as a rule.
 
-    The strongest comes first. But a model also disagrees with right labels if inputs are wrong: where what the model
-    makes of the samples cannot be a mixture of the reference's classes, the inputs come before the labels.
+    The strongest comes first. A model also disagrees with right labels if inputs are wrong: where what the model makes
+    of the samples cannot be a mixture of the reference's classes, nothing is said of labels.
     """
     independent = _independent_share(evidence, reference)
     copies = copy_findings(evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows)
@@ -42,7 +54,7 @@ def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names
         return strongest_first([*copies, *inputs, *labels])
     text = "inputs: unlike the reference's, as the model sees them"
     inputs = inputs or [Finding(kind="inputs", strength=labels[0].strength, text=text)]
-    return [*strongest_first([*copies, *inputs]), *labels]
+    return strongest_first([*copies, *inputs])
 
 
 def _is_due_to_inputs(evidence: ClientEvidence, reference: ReferenceSummary, independent: float) -> bool:

@@ -52,7 +52,7 @@ class _Confusion:
         return self.expected[np.arange(len(self.labels)), self.labels]
 
     def error(self, expected: Reals) -> Reals:
-        """The standard error of the difference of two shares of which this one is expected; neither is taken for 0 or 1."""
+        """The standard error of a share, where this one is expected, which is not taken for 0 or 1."""
         total = self.reference_counts
         smooth = (expected * total + 0.5) / (total + 1)
         error: Reals = np.sqrt(smooth * (1 - smooth) * (1 / self.counts + 1 / total))
@@ -72,7 +72,7 @@ class _Confusion:
 def label_findings(
     client: ClassMoments, reference: ClassMoments, class_names: Sequence[str], *, independent: float = 1.0
 ) -> list[Finding]:
-    """By the outcomes block of a classification (one-hot predictions and the loss): exchanged classes, random labels."""
+    """By the outcomes of a classification (one-hot predictions, then the loss): exchanged classes, random labels."""
     classes = len(client.counts)
     both = np.flatnonzero((client.counts > 0) & (reference.counts > 0))
     if not len(both) or client.mean.shape[1] != classes + 1 or classes < 2:
@@ -138,23 +138,25 @@ def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
     """
     known = np.flatnonzero(reference.counts)
     rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
-    frequent = seen.share @ seen.predicted
+    looks_like = np.zeros((len(seen.labels), len(reference.counts)))
+    looks_like[:, known] = [_mixture(predicted, rows) for predicted in seen.predicted]
+    frequent = seen.share @ looks_like
     taken = {}
     for place, label in enumerate(seen.labels.tolist()):
-        weights = _mixture(seen.predicted[place], rows)
-        kept = float(weights[known == label].sum())
-        most = int(np.where(known == label, 0.0, weights).argmax())
-        other, share = int(known[most]), float(weights[most])
-        expected = seen.expected[place, other]
-        z = (seen.predicted[place, other] - expected) / seen.error(seen.expected[:, other])[place]
-        if other == label or z <= 0 or rows[most, other] - expected < MIN_CONTRAST:
+        kept, others = float(looks_like[place, label]), np.delete(looks_like[place], label)
+        other = int(others.argmax()) + int(others.argmax() >= label)
+        share, expected = float(looks_like[place, other]), seen.expected[place, other]
+        contrast, error = float(reference.mean[other, other] - expected), seen.error(seen.expected[:, other])[place]
+        z = (seen.predicted[place, other] - expected) / error
+        if z <= 0 or contrast < MIN_CONTRAST:
             continue
         by_chance = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
+        margin = NEEDED_TAKEN + 2 * error / contrast
         taken[label] = _Taken(
             other=other,
             share=share,
             strength=finding_strength(z, _needed_z(len(known) * len(seen.labels)), share, NEEDED_TAKEN),
-            certain=len(seen.labels) == 1 or share > by_chance + NEEDED_TAKEN or kept < frequent[label] - 0.2,
+            certain=len(seen.labels) == 1 or share > by_chance + margin or kept < frequent[label] - margin,
         )
     return {label: each for label, each in taken.items() if each.strength >= 1 and _holds(label, taken)}
 
@@ -204,9 +206,9 @@ def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
 
 
 def _random_findings(seen: _Confusion) -> list[Finding]:
-    """The share of labels that look random: by how much the model agrees less, of what it would if all were random."""
+    """The share of labels that look drawn from all C classes alike: agreement = (1 − share) · expected + share / C."""
     agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
-    chance = float(seen.share @ (seen.share @ seen.predicted)[seen.labels])
+    chance = 1 / seen.predicted.shape[1]
     if expected - chance < MIN_CONTRAST:
         return []
     error = float(np.sqrt((seen.share**2) @ seen.error(seen.expected_own) ** 2))
