@@ -18,12 +18,8 @@ from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
-<<<<<<< HEAD
-from winnow.experiment.run import Result, evaluation_record
-=======
 from winnow.experiment.reference_file import write_reference_file
-from winnow.experiment.run import Result, conditions_record, evaluation_record
->>>>>>> words16
+from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
