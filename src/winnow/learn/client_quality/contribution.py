@@ -36,17 +36,18 @@ CONFIDENCE = 0.99
 """A client is harmful where its leave-one-out value is negative with this confidence (Student's t, one-sided)."""
 BUDGET_ROUNDS = 5
 """All of a run's estimates together may take as long as so many rounds of training."""
-OVERHEAD_ROWS = 250
+TRAINING_PASSES = 2
+"""Training on a row takes at least as long as so many forward passes."""
+OVERHEAD_ROWS = 500
 """What it takes to make a coalition's model and to call it, in rows that a small model could have seen instead."""
 
 
 def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> int:
     """How many utilities a round may measure on so many reference rows, if its clients train on `trained_rows`
     together, each counted in every epoch.
-
-    A row of training counts as a row of evaluation, though it goes forward and backward: that is room for small models.
     """
-    return BUDGET_ROUNDS * trained_rows // ((reference_rows + OVERHEAD_ROWS) * max(1, rounds))
+    budget = BUDGET_ROUNDS * TRAINING_PASSES * trained_rows
+    return budget // ((reference_rows + OVERHEAD_ROWS) * max(1, rounds))
 
 
 @dataclass(frozen=True, kw_only=True)
