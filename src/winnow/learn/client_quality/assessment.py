@@ -2,13 +2,12 @@
 
 The effects of a client's statistics are compared with two things: with what chance does to as many rows of its classes,
 and with the other clients, of which honest ones may be unlike the reference too (a random-effects model: the clients'
-median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share α / S of the cases,
-where S is the number of tests,
+median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share β of the cases,
 
-    score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - α / S
+    score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - β
 
-The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. A client's
-score is the largest of its tests'.
+The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. It may have
+half of the false alarms, β = α / 2; the other tests share the other half. A client's score is the largest of its tests'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -133,8 +132,7 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     """The scores of all clients, by statistic."""
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
-    tested = present.any(axis=0)
-    level = false_alarms / max(int(np.delete(tested, LABELS).sum()) + int(tested[LABELS].any()), 1)
+    level = _levels(present.any(axis=0), false_alarms)
     effect, deviation = table[..., EFFECT], table[..., DEVIATION]
     chance = deviation * _quantile(level, table[..., SKEWNESS])
     centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
@@ -160,6 +158,14 @@ def _tests(scores: Table) -> Table:
     return tests
 
 
+def _levels(tested: NDArray[np.bool_], false_alarms: float) -> Table:
+    """The share of false alarms that each statistic may have: half for labels, half for the other tests together."""
+    labels, others = tested[LABELS].any(), max(int(np.delete(tested, LABELS).sum()), 1)
+    levels = np.full(len(tested), false_alarms / (2 * others if labels else others))
+    levels[LABELS] = false_alarms / 2
+    return levels
+
+
 def _combined(assessments: Sequence[Departures]) -> Table:
     """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
     if not assessments:
@@ -168,7 +174,7 @@ def _combined(assessments: Sequence[Departures]) -> Table:
     return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
 
 
-def _quantile(level: float, skewness: Table) -> Table:
+def _quantile(level: Table, skewness: Table) -> Table:
     """What a standardised Pearson type III distribution, nearly that of a sum of squares, exceeds so often."""
     return np.asarray(stats.pearson3.isf(level, np.clip(np.nan_to_num(skewness), 0.0, 4.0)))
 
