@@ -47,6 +47,8 @@ UNLIKE_UPDATES = 6.0
 """The alarm for updates, in robust standard deviations: those of honest clients with other classes differ, too."""
 INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
 LABELS = sorted(TOWARDS.values())
+MARGIN = 1.1
+"""Null distributions are known from some draws out of a finite reference, and not better than that."""
 CORRELATION = 0.5
 """Of the statistics that look for wrong labels, about."""
 LARGE_EFFECT = 0.8
@@ -139,7 +141,7 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
         who = present[:, place]
         centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = np.sqrt(chance**2 + (stats.norm.isf(level) * spread) ** 2)
+    bound = MARGIN * np.sqrt(chance**2 + (stats.norm.isf(level) * spread) ** 2)
     return ScoreTable(
         among_clients=_tests((effect - centre) / bound),
         by_chance=_tests((effect - np.maximum(centre, 0)) / chance),
