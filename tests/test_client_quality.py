@@ -211,7 +211,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "nothing": (lambda _: {}, "carries no evidence"),
     "rows": (altered("rows", "distinct", lambda a: a + 1000), "cannot differ"),
     "rows of a kind": (altered("rows", "distinct", lambda a: a.astype(np.float32)), "wrong shape or type"),
-    "no arrays": (lambda payload: {**payload, "columns": {name: 3 for name in payload["columns"]}}, "cannot be read"),
+    "no arrays": (lambda payload: {**payload, "columns": dict.fromkeys(payload["columns"], 3)}, "cannot be read"),
 }
 
 

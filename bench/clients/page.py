@@ -26,7 +26,7 @@ def auc(scores: NDArray[np.float64], bad: NDArray[np.bool_]) -> float:
 
 def kind_of(evidence: str) -> str:
     """Which kind of evidence a line of evidence is."""
-    begins = evidence.split(":")[0].split(" ")[0]
+    begins = evidence.replace(":", " ").partition(" ")[0]
     if begins in BEGINNINGS:
         return BEGINNINGS[begins]
     return "copies" if evidence.endswith("differ") else "inputs" if begins == "columns" else begins
@@ -77,21 +77,22 @@ def _rival_names(trials: Sequence[Trial]) -> list[str]:
 
 
 def _head(trials: Sequence[Trial]) -> str:
-    seeds = sorted({trial.seed for trial in trials})
+    seeds = ", ".join(str(seed) for seed in sorted({trial.seed for trial in trials}))
     return f"""# Who has bad data: how well Winnow tells
 
-Made by `python -m bench clients` out of {len(trials):,} runs: {", ".join(_sets(trials))}; seeds {", ".join(map(str, seeds))}. {CLIENTS} clients with class
-mixes from a Dirichlet distribution and sizes that differ; of these 1 to {MOST_BAD} (drawn per seed) have bad data, all in
-one way. FedAvg with all clients, {ROUNDS} rounds of {LOCAL["epochs"]} local epochs, an MLP with {HIDDEN} hidden units, a clean reference set of
-{REFERENCE} rows, {ASSESSMENTS} assessments, all settings of `[quality]` but their number as they are by default. Constants of the
-assessment were chosen on seeds 100 and 101, and the figures are of the seeds above.
+Made by `python -m bench clients` out of {len(trials):,} runs: {", ".join(_sets(trials))}; seeds {seeds}.
 
-Ways: a column's raw values times ten; a column one standard deviation too high; four columns exchanged in pairs; a column
-filled with zeros; noise (one standard deviation in every column of numbers; 0.3 of the range of MNIST's pixels, 0.15 of
-CIFAR-10's); foreign rows (the other table's, cut to shape; CIFAR-10 images in MNIST and the other way round); labels
-drawn at random for 40 % and 100 % of the rows; the client's two most frequent classes exchanged; {COPIED_ROWS} rows copied again and
-again. Columns of which most values are zero are left alone: zero-filling them spoils nothing. CIFAR-10 is given as
-features of EfficientNet-Lite0.
+{CLIENTS} clients with class mixes from a Dirichlet distribution and sizes that differ; of these 1 to {MOST_BAD}, drawn per
+seed, have bad data, all in one way. FedAvg with all clients, {ROUNDS} rounds of {LOCAL["epochs"]} local epochs, an MLP with
+{HIDDEN} hidden units, a clean reference set of {REFERENCE} rows, {ASSESSMENTS} assessments; else `[quality]` is as it is by default.
+Constants of the assessment were chosen on seeds 100 and 101; these figures are of other seeds.
+
+Ways: a column's raw values times ten; a column one standard deviation too high; four columns exchanged in pairs; a
+column filled with zeros; noise (one standard deviation in every column of numbers; 0.3 of the range of MNIST's pixels,
+0.15 of CIFAR-10's); foreign rows (the other table's, cut to shape; CIFAR-10 images in MNIST and the other way round);
+labels drawn at random for 40 % and 100 % of the rows; the client's two most frequent classes exchanged; {COPIED_ROWS} rows
+copied again and again. Columns of which most values are zero are left alone: zero-filling them spoils nothing. CIFAR-10
+is given as features of EfficientNet-Lite0.
 """
 
 

@@ -1,4 +1,4 @@
-"""One run of Winnow on a federation of which some clients have bad data: what it says of them, and what others would."""
+"""One run of Winnow on a federation of which some clients have bad data: what it says of them, and what others do."""
 
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass

@@ -4,6 +4,8 @@ site's policy shares it.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace as replace_struct
@@ -68,7 +70,8 @@ class EvidenceLimits:
     def _classes_fault(self, classes: int, edges: tuple[float, ...]) -> str | None:
         if self._classes is not None:
             return None if (classes, edges) == (self._classes.count, ()) else NOT_SIGNED
-        if classes != len(edges) + 1 or classes > REGRESSION_BINS or list(edges) != sorted(edges):
+        rising = all(low < high for low, high in pairwise((-inf, *edges, inf)))
+        if classes != len(edges) + 1 or classes > REGRESSION_BINS or not rising:
             return NOT_SIGNED
         self._edges = edges if self._edges is None else self._edges
         return None if edges == self._edges else MOVED_BINS

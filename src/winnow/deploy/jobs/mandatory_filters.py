@@ -7,6 +7,9 @@ from pydantic import ValidationError
 
 import winnow.config.schema  # noqa: F401 - brings all filters that there are
 from winnow.core import ConfigError, Failure, Filter, Handler, Outcome, Reply, Settings, Task
+from winnow.learn.client_quality.assess_handler import ASSESS, ROWS
+from winnow.learn.client_quality.evidence import BLOCK_OF
+from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SUMMARY
 from winnow.learn.handlers import CONFUSION
 from winnow.learn.randomness import secure_stream
 from winnow.learn.update_filters import TwoSidedFilter, site_filters
@@ -30,6 +33,8 @@ ALLOWED_EXTRA_PARTS: dict[str, set[str]] = {
     "evaluate-reference": {"profile"},
     "evaluate-loss": set(),
     "evaluate-personal": {CONFUSION},
+    ASSESS: {*BLOCK_OF.values(), ROWS},
+    SUMMARISE_REFERENCE: {SUMMARY},
     "profile-make-keys": {"keys"},
     "profile-set-key": set(),
     "profile-decrypt": {"divergences"},
@@ -41,8 +46,8 @@ ALLOWED_EXTRA_PARTS: dict[str, set[str]] = {
     ENCRYPT: {CIPHERTEXTS},
 }
 """By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples, what
-the site's policy lets evaluations count, and
-what protocols send of updates that the filters saw before. A task that is not listed is not done.
+the site's policy lets evaluations count and assessments tell, and what protocols send of updates that the filters saw
+before. A task that is not listed is not done.
 """
 
 

@@ -74,7 +74,7 @@ class AdmissionControl:
             own_code=bundle.own_code,
             filters=list(policy.filters),
             confusion_matrix=policy.confusion_matrix,
-            share_evidence=list(policy.share_evidence),
+            share_evidence=list(policy.shared_evidence),
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 

@@ -5,7 +5,7 @@ The site has the last word, and believes no server: whom a job comes from is rea
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,8 @@ from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
 from winnow.deploy.trust.watched_file import WatchedFile
+
+EvidenceShared: TypeAlias = Literal["inputs", "columns", "labels"]
 
 
 class JobRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,10 +44,18 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
     confusion_matrix: bool = False
     """Whether a job may learn, for each client's test samples, how many of which class are taken for which."""
-    share_evidence: tuple[Literal["inputs", "columns", "labels"], ...] = ("inputs", "columns", "labels")
-    """What a job may learn of each client's data when it assesses them: means and variances by class."""
+    share_evidence: tuple[EvidenceShared, ...] | None = None
+    """What a job may learn of each client's data when it assesses them: means and variances by class. None is all, or
+    nothing where there are filters, which do not cover it.
+    """
     sandbox: Literal["required", "none"] = "required"
     """Whether custom code may run where this machine's kernel offers no sandbox."""
+
+    @property
+    def shared_evidence(self) -> tuple[EvidenceShared, ...]:
+        if self.share_evidence is None:
+            return () if self.filters else get_args(EvidenceShared)
+        return self.share_evidence
 
 
 @dataclass(frozen=True, kw_only=True)

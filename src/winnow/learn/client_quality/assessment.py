@@ -7,7 +7,7 @@ median effect ν, and a spread τ beyond chance). With q the effect that chance 
     score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - β
 
 The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. It may have
-half of the false alarms, β = α / 2; the other tests share the other half. A client's score is the largest of its tests'.
+half of the false alarms, β = α / 2; the other tests share the other half. A client's score is the largest of its tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import gammainccinv, ndtri
 
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import (
@@ -62,6 +62,8 @@ PLAIN_WORDS = {
     "updates": "updates: far from the others'",
     "contribution": "contribution: the model is better without this client",
 }
+LEAST_SKEWNESS = 1e-3
+"""With less, the distribution is normal for all that matters."""
 TOO_FEW = "too few samples to tell"
 
 
@@ -141,7 +143,7 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
         who = present[:, place]
         centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = MARGIN * np.sqrt(chance**2 + (stats.norm.isf(level) * spread) ** 2)
+    bound = MARGIN * np.sqrt(chance**2 + (ndtri(level) * spread) ** 2)
     return ScoreTable(
         among_clients=_tests((effect - centre) / bound),
         by_chance=_tests((effect - np.maximum(centre, 0)) / chance),
@@ -177,8 +179,12 @@ def _combined(assessments: Sequence[Departures]) -> Table:
 
 
 def _quantile(level: Table, skewness: Table) -> Table:
-    """What a standardised Pearson type III distribution, nearly that of a sum of squares, exceeds so often."""
-    return np.asarray(stats.pearson3.isf(level, np.clip(np.nan_to_num(skewness), 0.0, 4.0)))
+    """What a standardised Pearson type III distribution exceeds with this probability; a sum of squares nearly has one.
+
+    It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
+    """
+    shape = 4 / np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0) ** 2
+    return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 
 
 def _centre_and_spread(effects: Table, deviations: Table) -> tuple[float, float]:
