@@ -114,6 +114,9 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
 }
 
 
+TABLES = ("adult", "credit")
+
+
 def _table(name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]) -> QualitySet:
     """Numbers standardised, categories one-hot."""
     rng = stream(0, "bench", "clients", name)

@@ -26,7 +26,6 @@ from winnow.learn.client_quality.contribution import ContributionEstimator, eval
 from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.evidence_pass import SampleClasses, bin_edges
-from winnow.learn.client_quality.input_names import InputNames
 from winnow.learn.client_quality.policy import QualityPolicy, clients_named
 from winnow.learn.client_quality.reference_source import (
     NORMAL_QUINTILES,
@@ -128,7 +127,7 @@ def build_assessor(
         check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
         reference=source,
         work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
-        describe=partial(client_findings, names=_data_names(preprocessing, plan)),
+        describe=partial(client_findings, names=DataNames.of(preprocessing, plan.sample_shape, plan.classes)),
     )
     algorithm = plan.algorithm
     needed = max(algorithm.aggregate.min_clients, algorithm.schedule.min_training_clients)
@@ -143,14 +142,6 @@ def build_assessor(
         else None,
         contributions=_contributions(experiment, plan, model, sizes, reference) if CONTRIBUTION in kinds else None,
         policy=QualityPolicy(settings.policy, len(sizes), kept, min_clients=max(1, needed)),
-    )
-
-
-def _data_names(preprocessing: Preprocessing, plan: TrainingPlan) -> DataNames:
-    return DataNames(
-        inputs=InputNames.of(preprocessing, plan.sample_shape),
-        classes=[str(label) for label in preprocessing.labels(plan.classes or 0)],
-        target_width=preprocessing.targets[0].width if preprocessing.targets else 1.0,
     )
 
 
@@ -177,7 +168,7 @@ def _contributions(
     sizes: NDArray[np.int64],
     reference: tuple[Tensor, Tensor],
 ) -> ContributionSearch:
-    utility = ReferenceUtility(model.execution, *reference, stream(plan.seed, "contribution-rows"))
+    utility = ReferenceUtility(model.evaluator, *reference, stream(plan.seed, "contribution-rows"))
     algorithm, mean_size = plan.algorithm, sizes.mean()
     passes = algorithm.client.passes(algorithm.local, round(mean_size))
     trained = int(algorithm.select.cohort_size(len(sizes)) * mean_size * passes)

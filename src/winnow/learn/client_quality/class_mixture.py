@@ -43,9 +43,17 @@ class ExpectedMoments:
 
 
 def expected_moments(
-    client: ClassMoments, reference: ClassMoments, fourth: NDArray[np.float32], *, independent: float = 1.0
+    client: ClassMoments,
+    reference: ClassMoments,
+    fourth: NDArray[np.float32],
+    *,
+    one_scale: bool,
+    independent: float = 1.0,
 ) -> ExpectedMoments | None:
     """The mixtures that fit best; None if nothing can be compared. `independent`: the share of rows that are no copies.
+
+    Few reference rows may be alike by chance, so each class gets one row more that lies a typical deviation away: the
+    feature's own over all rows, or where all features have `one_scale`, at least the mean of theirs.
 
     With r_k, s_k the reference's mean and deviation of a feature in class k, and m the client's mean in a class, the
     weights w ≥ 0, Σ w = 1 minimise Σ_features ρ((m − Σ w_k r_k) / se), with a ρ that ends up flat: features that do not
@@ -57,12 +65,15 @@ def expected_moments(
     rows = reference.counts[known].astype(np.float64)
     mean = reference.mean[known].astype(np.float64)
     plain = reference.variance[known].astype(np.float64)
-    variance = _smoothed(plain, mean, rows)
+    unseen = _unseen(plain, mean, rows, one_scale=one_scale)
+    weight = rows[:, None] / (rows[:, None] + 1)
+    variance = weight * plain + (1 - weight) * unseen
+    heavy = weight * fourth[known] + (1 - weight) * unseen**2
     own = np.array([_fit(client, c, independent, known, rows, mean, variance) for c in told])
-    expected, kurtosis = own @ mean, fourth[known] / np.maximum(variance, 1e-300) ** 2
+    expected = own @ mean
     apart = mean[None] - expected[:, None]  # [C', K, f]
     between = np.einsum("ck,ckf->cf", own, apart**2)
-    heavy = np.einsum("ck,ckf->cf", own, kurtosis * variance**2 + 6 * variance * apart**2 + apart**4)
+    fourths = np.einsum("ck,ckf->cf", own, heavy + 6 * variance * apart**2 + apart**4)
     weights = np.zeros((len(told), len(reference.counts)))
     weights[:, known] = own
     return ExpectedMoments(
@@ -71,19 +82,18 @@ def expected_moments(
         mean=expected,
         variance=own @ variance + between,
         least_variance=own @ plain + between,
-        fourth=heavy,
+        fourth=fourths,
         reference_rows=1 / (own**2 / rows).sum(1),
         weights=weights,
     )
 
 
-def _smoothed(variance: Reals, mean: Reals, rows: Reals) -> Reals:
-    """Variances of classes, each with one more row that varies as all rows do: few rows may be alike by chance."""
+def _unseen(variance: Reals, mean: Reals, rows: Reals, *, one_scale: bool) -> Reals:
+    """[f] the squared deviation of a row that nobody has seen."""
     share = (rows / rows.sum())[:, None]
-    overall = (share * (variance + (mean - (share * mean).sum(0)) ** 2)).sum(0)
-    overall = np.maximum(overall, overall.mean() / rows.sum() + 1e-12)
-    smoothed: Reals = (rows[:, None] * variance + overall) / (rows[:, None] + 1)
-    return smoothed
+    overall = (share * (variance + (mean - (share * mean).sum(0)) ** 2)).sum(0) + 1e-12
+    unseen: Reals = np.maximum(overall, overall.mean()) if one_scale else overall
+    return unseen
 
 
 def _fit(
@@ -118,7 +128,8 @@ def unexplained_share(client: ClassMoments, reference: ClassMoments, *, independ
     if not len(told):
         return None
     rows, mean = reference.counts[known].astype(np.float64), reference.mean[known].astype(np.float64)
-    variance = _smoothed(reference.variance[known].astype(np.float64), mean, rows)
+    variance = reference.variance[known].astype(np.float64)
+    variance = (rows[:, None] * variance + _unseen(variance, mean, rows, one_scale=True)) / (rows[:, None] + 1)
     own = mixed = 0.0
     for which in told:
         count = max(float(client.counts[which]) * independent, 1.0)

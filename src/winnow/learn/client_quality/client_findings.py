@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from winnow.core.untrusted_text import one_line
+from winnow.data.preprocessing import Preprocessing
 from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.column_findings import column_findings
 from winnow.learn.client_quality.copied_rows import copy_findings, expected_distinct
@@ -26,6 +29,15 @@ class DataNames:
     """Empty in a regression."""
     target_width: float = 1.0
     """In a regression, what turns errors of its first target into its own units."""
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing, sample_shape: Sequence[int], classes: int | None) -> Self:
+        """The names that are known of data with so many classes; None: a regression."""
+        return cls(
+            inputs=InputNames.of(preprocessing, sample_shape),
+            classes=[] if classes is None else [one_line(label)[:40] for label in preprocessing.labels(classes)],
+            target_width=preprocessing.targets[0].width if preprocessing.targets else 1.0,
+        )
 
 
 def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames) -> list[Finding]:

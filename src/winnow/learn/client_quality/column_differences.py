@@ -116,7 +116,7 @@ def column_differences(client: ClassMoments, expected: ExpectedMoments) -> Colum
 
 
 def _normal_equivalent(chi: Reals, degrees: Reals) -> Reals:
-    """Wilson and Hilferty's: by how many standard deviations a χ² of so many degrees of freedom is larger than it should be."""
+    """By how many standard deviations a χ² of so many degrees of freedom is too large, by Wilson and Hilferty."""
     c = 2 / (9 * degrees)
     z: NDArray[np.float64] = (np.cbrt(chi / degrees) - (1 - c)) / np.sqrt(c)
     return z

@@ -40,7 +40,7 @@ def column_findings(
 
     `fourth` are the reference's fourth central moments by class; `independent` is the share of rows that are no copies.
     """
-    expected = expected_moments(client, reference, fourth, independent=independent)
+    expected = expected_moments(client, reference, fourth, one_scale=True, independent=independent)
     if expected is None or client.mean.shape[1] != len(names.features):
         return []
     return strongest_first(_Columns(client, expected, column_differences(client, expected), names).findings())

@@ -26,7 +26,7 @@ class Finding:
 
 def finding_strength(z: float, needed_z: float, effect: float, needed_effect: float) -> float:
     """How many times what is needed: in standard errors or in size, whichever is less."""
-    return min(abs(z) / needed_z, abs(effect) / needed_effect, MAX_STRENGTH)
+    return float(min(abs(z) / needed_z, abs(effect) / needed_effect, MAX_STRENGTH))
 
 
 def strongest_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -32,7 +32,7 @@ def image_findings(
     independent: float = 1.0,
 ) -> list[Finding]:
     """One finding at most, of what differs most: the statistics of an image depend on one another."""
-    expected = expected_moments(client, reference, fourth, independent=independent)
+    expected = expected_moments(client, reference, fourth, one_scale=False, independent=independent)
     if expected is None or client.mean.shape[1] != len(IMAGE_STATISTICS):
         return []
     d = column_differences(client, expected)

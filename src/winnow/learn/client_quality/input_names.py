@@ -6,10 +6,11 @@ from math import prod
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from winnow.core.untrusted_text import one_line
 from winnow.data.preprocessing import Preprocessing
 
+MAX_SHOWN = 40
 FeatureKind: TypeAlias = Literal["number", "missing", "category", "other"]
 
 
@@ -22,8 +23,6 @@ class FeatureName:
     category: str = ""
     shift: float = 0.0
     width: float = 1.0
-    fill: float | None = None
-    """In raw units, what stands where a value is missing."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +46,18 @@ class InputNames:
         width = np.broadcast_to(scaling.width if scaling else 1.0, count)
         return cls(tuple(_numbered(str(place + 1), shift[place], width[place]) for place in range(min(count, limit))))
 
-    def raw(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Means [..., f] of the features in the units of the raw columns."""
-        return features * self.widths + np.array([each.shift for each in self.features])
-
-    @property
-    def widths(self) -> NDArray[np.float64]:
-        return np.array([each.width for each in self.features])
-
 
 def _table_features(preprocessing: Preprocessing) -> list[FeatureName]:
     names = []
     for column in preprocessing.columns:
+        name = _shown(column.name)
         if column.kind == "category":
-            names += [FeatureName(column=column.name, kind="category", category=each) for each in column.categories]
-            names.append(FeatureName(column=column.name, kind="other"))
+            names += [FeatureName(column=name, kind="category", category=_shown(each)) for each in column.categories]
+            names.append(FeatureName(column=name, kind="other"))
             continue
-        fill = column.fill if column.marks_missing else None
-        names.append(FeatureName(column=column.name, shift=column.shift, width=column.width, fill=fill))
+        names.append(_numbered(name, column.shift, column.width))
         if column.marks_missing:
-            names.append(FeatureName(column=column.name, kind="missing"))
+            names.append(FeatureName(column=name, kind="missing"))
     return names
 
 
@@ -75,7 +66,7 @@ def _packed_features(preprocessing: Preprocessing) -> list[FeatureName]:
     for number, spec in enumerate(preprocessing.inputs, 1):
         shift = np.broadcast_to(spec.scaling.shift if spec.scaling else 0.0, spec.size)
         width = np.broadcast_to(spec.scaling.width if spec.scaling else 1.0, spec.size)
-        name = spec.name or f"input {number}"
+        name = _shown(spec.name or f"input {number}")
         numbered = [f"{name}[{place}]" for place in range(spec.size)] if spec.size > 1 else [name]
         names += [_numbered(name, *each) for name, *each in zip(numbered, shift, width, strict=True)]
     return names
@@ -83,3 +74,8 @@ def _packed_features(preprocessing: Preprocessing) -> list[FeatureName]:
 
 def _numbered(name: str, shift: float, width: float) -> FeatureName:
     return FeatureName(column=name, shift=float(shift), width=float(width))
+
+
+def _shown(name: str) -> str:
+    """Names are whatever the data's owner wrote."""
+    return one_line(name)[:MAX_SHOWN]

@@ -52,7 +52,7 @@ class _Confusion:
         return self.expected[np.arange(len(self.labels)), self.labels]
 
     def error(self, expected: Reals) -> Reals:
-        """The standard error of the difference of two shares of which this one is expected; neither is taken for 0 or 1."""
+        """The standard error of a share, where this one is expected, which is not taken for 0 or 1."""
         total = self.reference_counts
         smooth = (expected * total + 0.5) / (total + 1)
         error: Reals = np.sqrt(smooth * (1 - smooth) * (1 / self.counts + 1 / total))
@@ -72,7 +72,7 @@ class _Confusion:
 def label_findings(
     client: ClassMoments, reference: ClassMoments, class_names: Sequence[str], *, independent: float = 1.0
 ) -> list[Finding]:
-    """By the outcomes block of a classification (one-hot predictions and the loss): exchanged classes, random labels."""
+    """By the outcomes of a classification (one-hot predictions, then the loss): exchanged classes, random labels."""
     classes = len(client.counts)
     both = np.flatnonzero((client.counts > 0) & (reference.counts > 0))
     if not len(both) or client.mean.shape[1] != classes + 1 or classes < 2:
@@ -204,9 +204,9 @@ def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
 
 
 def _random_findings(seen: _Confusion) -> list[Finding]:
-    """The share of labels that look random: by how much the model agrees less, of what it would if all were random."""
+    """The share of labels that look drawn from all C classes alike: agreement = (1 − share) · expected + share / C."""
     agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
-    chance = float(seen.share @ (seen.share @ seen.predicted)[seen.labels])
+    chance = 1 / seen.predicted.shape[1]
     if expected - chance < MIN_CONTRAST:
         return []
     error = float(np.sqrt((seen.share**2) @ seen.error(seen.expected_own) ** 2))
