@@ -38,16 +38,18 @@ BUDGET_ROUNDS = 5
 """All of a run's estimates together may take as long as so many rounds of training."""
 TRAINING_PASSES = 2
 """Training on a row takes at least as long as so many forward passes."""
-OVERHEAD_ROWS = 500
+EVALUATION_ROWS = 500
 """What it takes to make a coalition's model and to call it, in rows that a small model could have seen instead."""
+ROUND_ROWS = 10_000
+"""What a round takes besides training, likewise."""
 
 
-def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> int:
-    """How many utilities a round may measure on so many reference rows, if its clients train on `trained_rows`
-    together, each counted in every epoch.
+def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> float:
+    """How many utilities a round may measure, on average, on so many reference rows, if its clients train on
+    `trained_rows` together, each counted in every epoch.
     """
-    budget = BUDGET_ROUNDS * TRAINING_PASSES * trained_rows
-    return budget // ((reference_rows + OVERHEAD_ROWS) * max(1, rounds))
+    budget = BUDGET_ROUNDS * (TRAINING_PASSES * trained_rows + ROUND_ROWS)
+    return budget / ((reference_rows + EVALUATION_ROWS) * max(1, rounds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class ContributionEstimator:
     def __init__(self) -> None:
         self._sums: dict[int, NDArray[np.float64]] = {}
         """By client: rounds, sums of [Shapley value, leave-one-out] and of their squares, how often it came first."""
-        self._saved = 0
+        self._saved = 0.0
 
     def observe(
         self,
@@ -102,7 +104,7 @@ class ContributionEstimator:
         weights: Mapping[int, float],
         utilities: Utilities,
         rng: np.random.Generator,
-        evaluations: int,
+        evaluations: float,
     ) -> None:
         """Take in the replies that a round aggregated, with their weights by client.
 
@@ -154,13 +156,13 @@ class ContributionEstimator:
         return {
             "clients": np.array(clients, np.int64),
             "sums": np.array([self._sums[k] for k in clients]).reshape(-1, 6),
-            "saved": np.array(self._saved, np.int64),
+            "saved": np.array(self._saved, np.float64),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         clients, sums = np.asarray(state["clients"]), np.asarray(state["sums"], np.float64)
         self._sums = {int(k): own.copy() for k, own in zip(clients, sums, strict=True)}
-        self._saved = int(state["saved"])
+        self._saved = float(state["saved"])
 
 
 def _fewest_evaluations(players: int) -> int:
