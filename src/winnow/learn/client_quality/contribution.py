@@ -114,7 +114,7 @@ class ContributionEstimator:
         self._saved += evaluations
         sound = [reply for reply in replies if is_bounded_update(reply)]
         exact = len(sound) <= MAX_EXACT and 2 ** len(sound) <= self._saved
-        if not sound or not (exact or _fewest_evaluations(len(sound)) <= self._saved):
+        if not sound or not (exact or _min_evaluations(len(sound)) <= self._saved):
             return
         clients = [reply.task.client for reply in sound]
         game = CoalitionGame(start, sound, weights, utilities)
@@ -165,7 +165,7 @@ class ContributionEstimator:
         self._saved = float(state["saved"])
 
 
-def _fewest_evaluations(players: int) -> int:
+def _min_evaluations(players: int) -> int:
     """Nobody, all, all but one; and a pair of permutations, whose last steps but one are then known."""
     return 2 + players + 2 * max(0, players - 2)
 
