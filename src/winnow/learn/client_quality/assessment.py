@@ -40,8 +40,6 @@ Table: TypeAlias = NDArray[np.float64]
 
 FEWEST_CLIENTS = 5
 """With fewer, clients say too little about each other: the reference alone decides."""
-EXPLAINED = 0.4
-"""Where rows seen without labels depart by this share of what they do by class, inputs are wrong rather than labels."""
 NOTHING: Mapping[int, Any] = {}
 UNLIKE_UPDATES = 6.0
 """The alarm for updates, in robust standard deviations: those of honest clients with other classes differ, too."""
@@ -200,12 +198,12 @@ def _by_kind(scores: Table) -> dict[str, float]:
     Wrong inputs depart by class, too, and raise the loss. So what departs by class speaks against labels only where
     the rows as such, seen without labels, are as they should be.
     """
-    inputs, by_class, copies = scores[INPUTS].max(), scores[[BY_CLASS[REPRESENTATION], *LABELS]].max(), scores[COPIES]
-    if inputs >= min(1.0, EXPLAINED * by_class):
-        kinds = {"inputs": max(inputs, by_class)}
-    else:
-        kinds = {"inputs": inputs, "labels": by_class}
-    kinds["copies"] = copies
+    inputs, labels, copies = scores[INPUTS].max(), scores[LABELS].max(), scores[COPIES]
+    by_class = max(labels, scores[BY_CLASS[REPRESENTATION]])
+    explained = inputs >= min(1.0, labels)
+    kinds = {"inputs": max(inputs, by_class) if explained else inputs, "copies": copies}
+    if not explained:
+        kinds["labels"] = by_class
     return {kind: float(score) for kind, score in kinds.items() if np.isfinite(score)}
 
 
