@@ -138,23 +138,25 @@ def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
     """
     known = np.flatnonzero(reference.counts)
     rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
-    frequent = seen.share @ seen.predicted
+    looks_like = np.zeros((len(seen.labels), len(reference.counts)))
+    looks_like[:, known] = [_mixture(predicted, rows) for predicted in seen.predicted]
+    frequent = seen.share @ looks_like
     taken = {}
     for place, label in enumerate(seen.labels.tolist()):
-        weights = _mixture(seen.predicted[place], rows)
-        kept = float(weights[known == label].sum())
-        most = int(np.where(known == label, 0.0, weights).argmax())
-        other, share = int(known[most]), float(weights[most])
-        expected = seen.expected[place, other]
-        z = (seen.predicted[place, other] - expected) / seen.error(seen.expected[:, other])[place]
-        if other == label or z <= 0 or rows[most, other] - expected < MIN_CONTRAST:
+        kept, others = float(looks_like[place, label]), np.delete(looks_like[place], label)
+        other = int(others.argmax()) + int(others.argmax() >= label)
+        share, expected = float(looks_like[place, other]), seen.expected[place, other]
+        contrast, error = float(reference.mean[other, other] - expected), seen.error(seen.expected[:, other])[place]
+        z = (seen.predicted[place, other] - expected) / error
+        if z <= 0 or contrast < MIN_CONTRAST:
             continue
         by_chance = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
+        margin = NEEDED_TAKEN + 2 * error / contrast
         taken[label] = _Taken(
             other=other,
             share=share,
             strength=finding_strength(z, _needed_z(len(known) * len(seen.labels)), share, NEEDED_TAKEN),
-            certain=len(seen.labels) == 1 or share > by_chance + NEEDED_TAKEN or kept < frequent[label] - 0.2,
+            certain=len(seen.labels) == 1 or share > by_chance + margin or kept < frequent[label] - margin,
         )
     return {label: each for label, each in taken.items() if each.strength >= 1 and _holds(label, taken)}
 
