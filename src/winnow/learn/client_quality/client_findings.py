@@ -61,7 +61,9 @@ def _is_due_to_inputs(evidence: ClientEvidence, reference: ReferenceSummary, ind
     block = REPRESENTATION if REPRESENTATION in evidence.blocks else COLUMNS
     if block not in evidence.blocks or block not in reference.moments:
         return False
-    left = unexplained_share(evidence.blocks[block], reference.moments[block], independent=independent)
+    left = unexplained_share(
+        evidence.blocks[block], reference.moments[block], reference.fourth[block], independent=independent
+    )
     return left is not None and left > MOSTLY
 
 

@@ -105,7 +105,7 @@ class _Columns:
     def _share_strength(self) -> Reals:
         """Of features that are 0 or 1; values in between are as bad as can be."""
         d = self._d
-        sure, large = np.abs(d.shift_z) / d.needed_z, np.abs(d.mean - d.expected_mean) / NEEDED_SHARE
+        sure, large = np.abs(d.share_z) / d.needed_z, np.abs(d.mean - d.expected_mean) / NEEDED_SHARE
         between = np.abs(d.total_deviation**2 - d.mean * (1 - d.mean)) / NEEDED_BLUR
         strength: Reals = np.maximum(np.minimum(sure, large), np.where(between >= 1, between, 0))
         return strength
