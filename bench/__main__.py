@@ -4,17 +4,33 @@ python -m bench                 everything in one process
 python -m bench rounds          one of them
 python -m bench deploy          federations of processes, which take minutes and gigabytes of disk
 python -m bench deploy sites    one of them
+python -m bench clients         who has bad data: how well that is told, not how fast; takes an hour
 """
 
 import sys
 
-from bench import cohort, deploy, encryption, gpu, homomorphic, populations, profiling, rounds, secure, selection, wire
+from bench import (
+    clients,
+    cohort,
+    contribution,
+    deploy,
+    encryption,
+    gpu,
+    homomorphic,
+    populations,
+    profiling,
+    rounds,
+    secure,
+    selection,
+    wire,
+)
 from bench.table import machine, show
 
 BENCHES = {
     "rounds": rounds,
     "cohort": cohort,
     "profiling": profiling,
+    "contribution": contribution,
     "selection": selection,
     "populations": populations,
     "gpu": gpu,
@@ -27,6 +43,9 @@ BENCHES = {
 
 def main() -> None:
     asked = sys.argv[1:]
+    if asked[:1] == ["clients"]:
+        clients.main(asked[1:])
+        return
     benches, asked = (deploy.BENCHES, asked[1:]) if asked[:1] == ["deploy"] else (BENCHES, asked)
     chosen = asked or list(benches)
     unknown = [name for name in chosen if name not in benches]

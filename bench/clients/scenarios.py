@@ -129,12 +129,12 @@ def _shifted(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> 
 
 
 def _swapped(clean: Rows, quality_set: QualitySet, rng: np.random.Generator) -> Rows:
-    """Two columns have exchanged their raw values: with raw = width · (x - zero)."""
+    """Four columns have exchanged their raw values in pairs: raw = width · (x - zero)."""
     assert quality_set.zero is not None
     assert quality_set.width is not None
-    pair = _columns(quality_set, rng, 2)
-    x, zero, width = clean.x.copy(), quality_set.zero[pair], quality_set.width[pair]
-    x[:, pair] = (width * (x[:, pair] - zero))[:, ::-1] / width + zero
+    four = _columns(quality_set, rng, 4)
+    x, zero, width = clean.x.copy(), quality_set.zero[four], quality_set.width[four]
+    x[:, four] = (width * (x[:, four] - zero))[:, [1, 0, 3, 2]] / width + zero
     return replace(clean, x=x)
 
 

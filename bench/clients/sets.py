@@ -16,7 +16,7 @@ from winnow.data import DataSet, DataSettings, load
 from winnow.data.directories import data_directories
 
 ROWS = 9_500
-CIFAR_ROWS = 6_500
+CIFAR_ROWS, FOREIGN_ROWS = 6_500, 3_000
 MNIST_NOISE, CIFAR_NOISE, TABLE_NOISE = 0.3, 0.15, 1.0
 """Standard deviations of additive noise: pixels lie in 0 … 1, columns of tables have a standard deviation of 1."""
 ADULT_NUMBERS = (0, 2, 4, 10, 11, 12)
@@ -95,12 +95,13 @@ def cifar10(cache: Path) -> QualitySet:
     chosen = _chosen(len(images), CIFAR_ROWS)
     clean = images[chosen]
     noise = stream(0, "bench", "clients", "noise").normal(0, CIFAR_NOISE, clean.shape)
-    digits = _known("mnist")[0][:CIFAR_ROWS]
+    digits = _known("mnist")[0][:FOREIGN_ROWS]
     foreign = np.repeat(np.pad(digits, ((0, 0), (0, 0), (2, 2), (2, 2))), 3, axis=1)
     x, noisy, strange = (
         features((pixels * 255).astype(np.uint8), cache / f"cifar10-{name}.npy")
         for name, pixels in (("clean", clean), ("noisy", np.clip(clean + noise, 0, 1)), ("foreign", foreign))
     )
+    strange = strange[np.arange(len(x)) % len(strange)]
     mean, width = x.mean(axis=0), x.std(axis=0) + 1e-6
     x, noisy, strange = ((each - mean) / width for each in (x, noisy, strange))
     return QualitySet(name="cifar10", x=x, y=labels[chosen], classes=10, noisy=noisy, foreign=strange)
@@ -112,6 +113,9 @@ SETS: dict[str, Callable[[Path], QualitySet]] = {
     "mnist": mnist,
     "cifar10": cifar10,
 }
+
+
+TABLES = ("adult", "credit")
 
 
 def _table(name: str, numbers: NDArray[Any], categories: list[list[str]], labels: NDArray[np.int64]) -> QualitySet:

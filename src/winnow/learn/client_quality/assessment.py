@@ -2,13 +2,12 @@
 
 The effects of a client's statistics are compared with two things: with what chance does to as many rows of its classes,
 and with the other clients, of which honest ones may be unlike the reference too (a random-effects model: the clients'
-median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share α / S of the cases,
-where S is the number of tests,
+median effect ν, and a spread τ beyond chance). With q the effect that chance exceeds in a share β of the cases,
 
-    score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - α / S
+    score = (effect - ν) / √(q² + (z τ)²),    z the normal quantile of 1 - β
 
-The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. A client's
-score is the largest of its tests'.
+The statistics that look for wrong labels estimate one thing, so that the mean of their scores is one test. It may have
+half of the false alarms, β = α / 2; the other tests share the other half. A client's score is the largest of its tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,13 +40,13 @@ Table: TypeAlias = NDArray[np.float64]
 
 FEWEST_CLIENTS = 5
 """With fewer, clients say too little about each other: the reference alone decides."""
-EXPLAINED = 0.4
-"""Where rows seen without labels depart by this share of what they do by class, inputs are wrong rather than labels."""
 NOTHING: Mapping[int, Any] = {}
 UNLIKE_UPDATES = 6.0
 """The alarm for updates, in robust standard deviations: those of honest clients with other classes differ, too."""
 INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
 LABELS = sorted(TOWARDS.values())
+MARGIN = 1.1
+"""Null distributions are known from some draws out of a finite reference, and not better than that."""
 CORRELATION = 0.5
 """Of the statistics that look for wrong labels, about."""
 LARGE_EFFECT = 0.8
@@ -135,15 +134,14 @@ def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) ->
     """The scores of all clients, by statistic."""
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
-    tested = present.any(axis=0)
-    level = false_alarms / max(int(np.delete(tested, LABELS).sum()) + int(tested[LABELS].any()), 1)
+    level = _levels(present.any(axis=0), false_alarms)
     effect, deviation = table[..., EFFECT], table[..., DEVIATION]
     chance = deviation * _quantile(level, table[..., SKEWNESS])
     centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
     for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
         who = present[:, place]
         centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = np.sqrt(chance**2 + (-ndtri(level) * spread) ** 2)
+    bound = MARGIN * np.sqrt(chance**2 + (ndtri(level) * spread) ** 2)
     return ScoreTable(
         among_clients=_tests((effect - centre) / bound),
         by_chance=_tests((effect - np.maximum(centre, 0)) / chance),
@@ -162,6 +160,14 @@ def _tests(scores: Table) -> Table:
     return tests
 
 
+def _levels(tested: NDArray[np.bool_], false_alarms: float) -> Table:
+    """The share of false alarms that each statistic may have: half for labels, half for the other tests together."""
+    labels, others = tested[LABELS].any(), max(int(np.delete(tested, LABELS).sum()), 1)
+    levels = np.full(len(tested), false_alarms / (2 * others if labels else others))
+    levels[LABELS] = false_alarms / 2
+    return levels
+
+
 def _combined(assessments: Sequence[Departures]) -> Table:
     """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
     if not assessments:
@@ -170,13 +176,12 @@ def _combined(assessments: Sequence[Departures]) -> Table:
     return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
 
 
-def _quantile(level: float, skewness: Table) -> Table:
+def _quantile(level: Table, skewness: Table) -> Table:
     """What a standardised Pearson type III distribution exceeds with this probability; a sum of squares nearly has one.
 
     It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
     """
-    skew = np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0)
-    shape = 4 / skew**2
+    shape = 4 / np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0) ** 2
     return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 
 
@@ -193,12 +198,12 @@ def _by_kind(scores: Table) -> dict[str, float]:
     Wrong inputs depart by class, too, and raise the loss. So what departs by class speaks against labels only where
     the rows as such, seen without labels, are as they should be.
     """
-    inputs, by_class, copies = scores[INPUTS].max(), scores[[BY_CLASS[REPRESENTATION], *LABELS]].max(), scores[COPIES]
-    if inputs >= min(1.0, EXPLAINED * by_class):
-        kinds = {"inputs": max(inputs, by_class)}
-    else:
-        kinds = {"inputs": inputs, "labels": by_class}
-    kinds["copies"] = copies
+    inputs, labels, copies = scores[INPUTS].max(), scores[LABELS].max(), scores[COPIES]
+    by_class = max(labels, scores[BY_CLASS[REPRESENTATION]])
+    explained = inputs >= min(1.0, labels)
+    kinds = {"inputs": max(inputs, by_class) if explained else inputs, "copies": copies}
+    if not explained:
+        kinds["labels"] = by_class
     return {kind: float(score) for kind, score in kinds.items() if np.isfinite(score)}
 
 

@@ -66,8 +66,8 @@ class ContributionSearch:
 
     estimator: ContributionEstimator
     utility: ReferenceUtility
-    evaluations: int
-    """How many models a round may have evaluated."""
+    evaluations: float
+    """How many models a round may have evaluated, on average."""
     seed: int
 
 

@@ -16,6 +16,7 @@ from winnow.learn.client_quality.comparison import (
     precision,
     towards_others,
 )
+from winnow.learn.client_quality.copied_rows import expected_distinct
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.null_distribution import KNOWN_ROWS
@@ -150,24 +151,22 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
 
 
 def _copies(reference: ReferenceSummary, evidence: ClientEvidence) -> Reals:
+    """The share of rows that repeat others, beyond what is expected and allowed."""
     assert evidence.distinct_rows is not None
-    repeated = 1 - evidence.distinct_rows / max(evidence.rows, 1)
-    effect = repeated - _repeated_by_chance(reference, evidence.rows) - COPIES_ALLOWED
-    return np.array([effect, COPIES_DEVIATION, 0.0, np.nan])
+    missing = (_expected_distinct(reference, evidence) - evidence.distinct_rows) / max(evidence.rows, 1)
+    return np.array([missing - COPIES_ALLOWED, COPIES_DEVIATION, 0.0, np.nan])
 
 
-def _repeated_by_chance(reference: ReferenceSummary, rows: int) -> float:
-    """The share of rows that repeat others; pairs grow with the square of the rows."""
+def _expected_distinct(reference: ReferenceSummary, evidence: ClientEvidence) -> float:
     assert reference.distinct_rows is not None
-    return min(1.0, (1 - reference.distinct_rows / reference.rows) * rows / reference.rows)
+    return expected_distinct(evidence.rows, reference.rows, reference.distinct_rows)
 
 
 def _independent_share(reference: ReferenceSummary, evidence: ClientEvidence) -> float:
     """Copies of a row are no more evidence than the row."""
     if evidence.distinct_rows is None or reference.distinct_rows is None:
         return 1.0
-    expected = 1 - _repeated_by_chance(reference, evidence.rows)
-    return min(1.0, evidence.distinct_rows / max(evidence.rows * expected, 1.0))
+    return min(1.0, evidence.distinct_rows / max(_expected_distinct(reference, evidence), 1.0))
 
 
 def _known(reference: ReferenceSummary, block: str, moments: ClassMoments) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from winnow.learn.algorithm_part import EvidenceKind
 from winnow.learn.client_quality.class_moments import ClassMoments
 
 REPRESENTATION = "representation"
-"""The output of the profiled layer."""
+"""The output of the profiled layer, each number z as z / (1 + |z|): a table's long tails would make moments random."""
 COLUMNS = "columns"
 """The features of a table as its preprocessing made them; for images, a few statistics of each."""
 OUTCOMES = "outcomes"

@@ -112,7 +112,7 @@ class EvidencePass:
             chosen = rows[place].to(x.device)
             found: dict[str, Tensor] = {}
             if seen_layer:
-                found[REPRESENTATION] = seen.float()
+                found[REPRESENTATION] = functional.softsign(seen.float())  # else a few rows of a long tail decide
             if COLUMNS in blocks and (columns := _columns(x[chosen])) is not None:
                 found[COLUMNS] = columns
             if to_end:

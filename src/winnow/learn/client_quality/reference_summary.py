@@ -15,6 +15,8 @@ from winnow.learn.client_quality.mixture import mixed
 from winnow.learn.client_quality.null_distribution import GRID, BlockNull, tabulate
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
+LARGEST = 1e9
+"""Features beyond, as of a model that diverges, would have fourth moments beyond single precision."""
 MOST_FEATURES, MOST_CLASSES, MOST_ROWS = 100_000, 1_000, 2**53
 
 
@@ -47,7 +49,7 @@ class ReferenceSummary:
         counts = np.bincount(classes, minlength=class_count)
         moments, fourth, nulls = {}, {}, {}
         for block, values in features.items():
-            x = np.asarray(values, np.float64)
+            x = np.clip(np.asarray(values, np.float64), -LARGEST, LARGEST)
             mean = _class_means(x, classes, counts)
             square = (x - mean[classes]) ** 2
             variance = _class_means(square, classes, counts)
