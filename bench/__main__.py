@@ -12,6 +12,7 @@ import sys
 from bench import (
     clients,
     cohort,
+    contribution,
     deploy,
     encryption,
     gpu,
@@ -29,6 +30,7 @@ BENCHES = {
     "rounds": rounds,
     "cohort": cohort,
     "profiling": profiling,
+    "contribution": contribution,
     "selection": selection,
     "populations": populations,
     "gpu": gpu,

@@ -24,6 +24,9 @@ name = "linear"
 [select]
 fraction = 0.5
 
+[quality]
+evidence = []
+
 [local]
 name = "sgd"
 learning_rate = 0.1

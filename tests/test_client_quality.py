@@ -342,7 +342,7 @@ def test_down_weighted_clients_count_less_in_the_mean() -> None:
             np.testing.assert_allclose(tensor, np.tensordot(weights / weights.sum(), stacked, 1), rtol=1e-4, atol=1e-6)
 
 
-# What hides data --------------------------------------------------------------------------------------------------------
+# What hides data ------------------------------------------------------------------------------------------------------
 
 HIDING = {
     "collect.name = 'secure'": ("collect.name=secure",),

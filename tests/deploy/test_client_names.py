@@ -15,6 +15,7 @@ from winnow.deploy.jobs.client_names import client_names
 from winnow.deploy.jobs.deployed_run import DeployedRun
 from winnow.deploy.jobs.ipc_messages import JobSite, StartJob
 from winnow.deploy.jobs.local_data import load_site_data
+from winnow.deploy.jobs.snapshot_file import save_snapshot
 from winnow.deploy.wire.messages import DataDescription
 from winnow.runs import RunView
 from winnow.runs.file_names import CONDITIONS
@@ -61,6 +62,27 @@ def test_a_name_is_one_short_line(tmp_path: Path) -> None:
     found = downloaded(tmp_path, json.dumps(told).encode())
     assert found["labels"] == ["as given"], "nobody at the server knows that"
     assert all(name.isprintable() and len(name) <= 200 for name in found["names"])
+
+
+@pytest.mark.parametrize(
+    ("clients", "names"),
+    [
+        (
+            {"labels": ["as given"], "of_client": [0] * 3, "names": ["a", "b\x1b", "c"], "sizes": [1, 2, 3]},
+            ["a", "b?", "c"],
+        ),
+        ({"labels": ["as given"], "of_client": [0] * 2, "names": ["a", "b"]}, []),  # fewer than the events mention
+        ("all of them", []),
+        (None, []),
+    ],
+)
+def test_names_of_a_job_that_goes_on_come_with_its_checkpoint(clients: Any, names: list[str], tmp_path: Path) -> None:
+    (tmp_path / "events").write_text(EVENTS)
+    arrays = {"model/weight": np.zeros(2, np.float32)}
+    save_snapshot(tmp_path / "checkpoint", Snapshot(arrays=arrays, values={"now": 0.0, "clients": clients}))
+    files = {"events": tmp_path / "events", "checkpoint": tmp_path / "checkpoint"}
+    write_run_folder(tmp_path / "run", "name = 'job'\n", files, submitted=0.0, finished=False)
+    assert RunView.read(tmp_path / "run").conditions["names"] == names
 
 
 def member(site: str, sizes: list[int], names: list[str]) -> JobSite:

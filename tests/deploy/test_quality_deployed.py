@@ -68,9 +68,8 @@ def test_a_site_tells_what_its_policy_shares(
     """The first site's clients have their own policy; the others share everything."""
 
     def handlers(wanted: Experiment, inputs: Any, data: SiteData, first: int, identities: Any) -> SiteHandlers:
-        return training_handlers(
-            wanted, inputs, data, first, identities, **({} if first else {"share_evidence": shared})
-        )
+        policy: dict[str, Any] = {} if first else {"share_evidence": shared}
+        return training_handlers(wanted, inputs, data, first, identities, **policy)
 
     monkeypatch.setattr(loopback, "training_handlers", handlers)
     job = deployed(settings("rounds=1"), tmp_path)

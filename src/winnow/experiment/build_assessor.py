@@ -168,7 +168,7 @@ def _contributions(
     sizes: NDArray[np.int64],
     reference: tuple[Tensor, Tensor],
 ) -> ContributionSearch:
-    utility = ReferenceUtility(model.evaluator, *reference, stream(plan.seed, "contribution-rows"))
+    utility = ReferenceUtility(model.execution, *reference, stream(plan.seed, "contribution-rows"))
     algorithm, mean_size = plan.algorithm, sizes.mean()
     passes = algorithm.client.passes(algorithm.local, round(mean_size))
     trained = int(algorithm.select.cohort_size(len(sizes)) * mean_size * passes)

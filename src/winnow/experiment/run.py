@@ -18,7 +18,7 @@ from torch import nn
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RoundFinished, RunError
-from winnow.data import DataConditions, Preprocessing
+from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
@@ -277,19 +277,14 @@ def _evaluation(prepared: PreparedRun, view: RunView) -> EvaluationRecord | None
     return evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
 
 
-def conditions_record(conditions: DataConditions, names: Sequence[str], sizes: NDArray[np.int64]) -> dict[str, Any]:
-    """What conditions.json holds; `names` are the owners', none where clients have only numbers."""
-    return {
-        "labels": list(conditions.labels),
-        "of_client": conditions.of_client.tolist(),
-        "names": list(names),
-        "sizes": sizes.tolist(),
-    }
-
-
 def _conditions(prepared: PreparedRun) -> dict[str, Any]:
-    sizes = prepared.federation.population.sizes
-    return conditions_record(prepared.conditions, prepared.client_names.owners, sizes)
+    """What conditions.json holds; names are the owners', none where clients have only numbers."""
+    return {
+        "labels": list(prepared.conditions.labels),
+        "of_client": prepared.conditions.of_client.tolist(),
+        "names": list(prepared.client_names.owners),
+        "sizes": prepared.federation.population.sizes.tolist(),
+    }
 
 
 def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
@@ -361,6 +356,8 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
     if view.path is not None:
         with warn_if_unwritten("the model's description", "the run is finished; continue it to write it again"):
             saved = saved.described_in(view.path, _shared(prepared, prepared.training.best))
+        with warn_if_unwritten("the reference's summary", "owners cannot check their data without it"):
+            prepared.write_reference(view.path)
     return saved
 
 

@@ -1,6 +1,6 @@
 """One self-contained HTML file about a run, or about several runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -46,7 +46,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
     alone = len(runs) == 1  # of several runs, how they compare comes first
-    sections = (
+    sections: list[Callable[[Groups], str]] = [
         *([client_quality_section] if alone else []),
         _headline,
         _progress,
@@ -62,7 +62,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         private,
         _rejections,
         _configurations,
-    )
+    ]
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
         write_text_atomically(path, text)

@@ -24,6 +24,7 @@ from winnow.core import (
     RunError,
     Scored,
     Selected,
+    Snapshot,
 )
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
@@ -52,19 +53,19 @@ def _write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, subm
     events = list(EventLog(files["events"])) if "events" in files else []
     label = RunLabel.read(files[file_names.LABEL]) if file_names.LABEL in files else _label(config, events)
     label = replace(label, clock="wall", started=_utc(submitted))
-    conditions = _conditions(files, _clients(events))
+    snapshot = load_snapshot(files["checkpoint"]) if "checkpoint" in files else None
+    conditions = _conditions(_told(files, snapshot), _clients(events))
     with RunFolder.create(out, config, conditions, label) as folder:
         for event in events:
             folder.record(event)
-        if "checkpoint" in files:
-            snapshot = load_snapshot(files["checkpoint"])
+        if snapshot is not None:
             folder.checkpoint(snapshot, _models(snapshot.arrays))
         if finished and file_names.EVALUATION in files:
             evaluation = EvaluationRecord.read(files[file_names.EVALUATION])
             if evaluation is not None:
                 folder.save_evaluation(evaluation)
         if finished and file_names.RESULT in files:
-            for name in {file_names.MODEL, file_names.CARD} & files.keys():
+            for name in {file_names.MODEL, file_names.CARD, file_names.REFERENCE_SUMMARY} & files.keys():
                 shutil.copyfile(files[name], out / name)
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
             write_run_report(folder.view())
@@ -106,14 +107,20 @@ def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
     )
 
 
-def _conditions(files: Mapping[str, Path], clients: int) -> dict[str, Any]:
+def _told(files: Mapping[str, Path], snapshot: Snapshot | None) -> ConditionsRecord:
+    """What the server says of clients: in a file once the job has finished, before that with its checkpoint."""
+    with suppress(ValueError):
+        if (path := files.get(file_names.CONDITIONS)) is not None and path.stat().st_size <= MAX_CONDITIONS_BYTES:
+            return msgspec.json.decode(path.read_bytes(), type=ConditionsRecord)
+        if snapshot is not None:
+            return msgspec.convert(snapshot.values.get("clients"), ConditionsRecord)
+    return ConditionsRecord(labels=[], of_client=[])
+
+
+def _conditions(told: ConditionsRecord, clients: int) -> dict[str, Any]:
     """What clients are called and how many samples they have, if the server says it of every one; it cannot know what
     their data are like.
     """
-    told = ConditionsRecord(labels=[], of_client=[])
-    if (path := files.get(file_names.CONDITIONS)) is not None and path.stat().st_size <= MAX_CONDITIONS_BYTES:
-        with suppress(ValueError):
-            told = msgspec.json.decode(path.read_bytes(), type=ConditionsRecord)
     if len(told.of_client) < clients:
         return {"labels": [AS_GIVEN], "of_client": [0] * clients, "names": [], "sizes": []}
     names = [one_line(name)[:MAX_CLIENT_NAME] for name in told.names]

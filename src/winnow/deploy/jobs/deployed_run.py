@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from winnow.core import (
     AnyEvent,
@@ -17,6 +18,7 @@ from winnow.core import (
     Workflow,
 )
 from winnow.core.listing import listed
+from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.array_files import open_arrays
 from winnow.deploy.jobs.client_names import client_names
 from winnow.deploy.jobs.federation import DeployedFederation
@@ -31,6 +33,8 @@ from winnow.runs.event_log import EventLog, encode_event, json_default
 
 OnEvent = Callable[[AnyEvent], object]
 
+MAX_NAMED_CLIENTS = 10_000
+"""Names of more clients are not in the checkpoint, which is written after every round, but only in the result."""
 MAX_LOGGED_NAMES = 20
 """Clients that one line of a job's log names."""
 MAX_LOGGED_REASONS = 1000
@@ -97,6 +101,11 @@ class DeployedRun:
                     self.lines.clear()
                 on_event(event)
 
+    def conditions(self) -> dict[str, Any]:
+        """What conditions.json says: clients' names and sizes. Nobody here knows what their data are like."""
+        sizes = [size for member in self.start.members for size in member.data.sizes]
+        return {"labels": [AS_GIVEN], "of_client": [0] * len(sizes), "names": self.client_names, "sizes": sizes}
+
     def log_line(self, line: str) -> None:
         """Add a line to the job's log, if it says anything."""
         if line:
@@ -121,7 +130,8 @@ class DeployedRun:
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
-        save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
+        known = {"clients": self.conditions()} if len(self.client_names) <= MAX_NAMED_CLIENTS else {}
+        save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **known, **state.values}))
         settled, ended = deployed.end_round()
         self._server.send(
             CommitRound(
@@ -166,5 +176,6 @@ class DeployedRun:
             wall_seconds=summary.seconds,
             private=private,
         )
+        self.add_output(file_names.CONDITIONS, json.dumps(self.conditions()))
         self.add_output(file_names.LABEL, view.label.to_json())
         self.add_output(file_names.RESULT, json.dumps(record, default=json_default))

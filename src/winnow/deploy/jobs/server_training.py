@@ -1,19 +1,16 @@
 """Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.data import DataConditions, Examples, Preprocessing
-from winnow.data.types import AS_GIVEN
+from winnow.data import Examples, Preprocessing
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
@@ -21,7 +18,8 @@ from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
-from winnow.experiment.run import Result, conditions_record, evaluation_record
+from winnow.experiment.reference_file import write_reference_file
+from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
@@ -80,7 +78,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, plan, training, kept, sizes)
+    return _result(run, setup, plan, training, kept)
 
 
 def _local_test_sizes(member: JobSite) -> Sequence[int]:
@@ -156,7 +154,6 @@ def _result(
     plan: TrainingPlan,
     training: TrainingWorkflow,
     kept: DataSizes,
-    sizes: NDArray[np.int64],
 ) -> Result:
     experiment, names = setup.experiment, run.client_names
     best, last = (
@@ -182,14 +179,15 @@ def _result(
         evaluation = evaluation_record(training.outcome, view.summary(), names, labels)
         run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
-    conditions = DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(len(names), np.int64))
-    run.add_output(file_names.CONDITIONS, json.dumps(conditions_record(conditions, names, sizes)))
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
     saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, kept, made)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
+    summary = write_reference_file(run.folder, experiment, setup.model, training, plan.private)
+    if summary is not None:
+        run.output[summary.name] = str(summary)
     return Result(
         experiment=experiment,
         plan=plan,

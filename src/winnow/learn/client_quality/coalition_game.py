@@ -88,7 +88,7 @@ class CoalitionGame:
         whole, gains = self.value(self.everybody), np.zeros((len(orders), self.players))
         before = np.full(len(orders), self.value(()))
         for place in range(self.players):
-            going = np.flatnonzero(np.abs(whole - before) > tolerance)
+            going = np.flatnonzero(np.abs(whole - before) > tolerance).tolist()
             after = self.values([orders[i][: place + 1] for i in going])
             gains[going, [orders[i][place] for i in going]] = after - before[going]
             before[going] = after

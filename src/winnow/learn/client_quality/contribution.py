@@ -36,17 +36,20 @@ CONFIDENCE = 0.99
 """A client is harmful where its leave-one-out value is negative with this confidence (Student's t, one-sided)."""
 BUDGET_ROUNDS = 5
 """All of a run's estimates together may take as long as so many rounds of training."""
-OVERHEAD_ROWS = 250
+TRAINING_PASSES = 2
+"""Training on a row takes at least as long as so many forward passes."""
+EVALUATION_ROWS = 500
 """What it takes to make a coalition's model and to call it, in rows that a small model could have seen instead."""
+ROUND_ROWS = 10_000
+"""What a round takes besides training, likewise."""
 
 
-def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> int:
-    """How many utilities a round may measure on so many reference rows, if its clients train on `trained_rows`
-    together, each counted in every epoch.
-
-    A row of training counts as a row of evaluation, though it goes forward and backward: that is room for small models.
+def evaluations_per_round(*, trained_rows: int, reference_rows: int, rounds: int) -> float:
+    """How many utilities a round may measure, on average, on so many reference rows, if its clients train on
+    `trained_rows` together, each counted in every epoch.
     """
-    return BUDGET_ROUNDS * trained_rows // ((reference_rows + OVERHEAD_ROWS) * max(1, rounds))
+    budget = BUDGET_ROUNDS * (TRAINING_PASSES * trained_rows + ROUND_ROWS)
+    return budget / ((reference_rows + EVALUATION_ROWS) * max(1, rounds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ class ContributionEstimator:
     def __init__(self) -> None:
         self._sums: dict[int, NDArray[np.float64]] = {}
         """By client: rounds, sums of [Shapley value, leave-one-out] and of their squares, how often it came first."""
-        self._saved = 0
+        self._saved = 0.0
 
     def observe(
         self,
@@ -101,7 +104,7 @@ class ContributionEstimator:
         weights: Mapping[int, float],
         utilities: Utilities,
         rng: np.random.Generator,
-        evaluations: int,
+        evaluations: float,
     ) -> None:
         """Take in the replies that a round aggregated, with their weights by client.
 
@@ -111,7 +114,7 @@ class ContributionEstimator:
         self._saved += evaluations
         sound = [reply for reply in replies if is_bounded_update(reply)]
         exact = len(sound) <= MAX_EXACT and 2 ** len(sound) <= self._saved
-        if not sound or not (exact or _fewest_evaluations(len(sound)) <= self._saved):
+        if not sound or not (exact or _min_evaluations(len(sound)) <= self._saved):
             return
         clients = [reply.task.client for reply in sound]
         game = CoalitionGame(start, sound, weights, utilities)
@@ -153,16 +156,16 @@ class ContributionEstimator:
         return {
             "clients": np.array(clients, np.int64),
             "sums": np.array([self._sums[k] for k in clients]).reshape(-1, 6),
-            "saved": np.array(self._saved, np.int64),
+            "saved": np.array(self._saved, np.float64),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         clients, sums = np.asarray(state["clients"]), np.asarray(state["sums"], np.float64)
         self._sums = {int(k): own.copy() for k, own in zip(clients, sums, strict=True)}
-        self._saved = int(state["saved"])
+        self._saved = float(state["saved"])
 
 
-def _fewest_evaluations(players: int) -> int:
+def _min_evaluations(players: int) -> int:
     """Nobody, all, all but one; and a pair of permutations, whose last steps but one are then known."""
     return 2 + players + 2 * max(0, players - 2)
 

@@ -23,6 +23,8 @@ MAD_TO_SD = 1.4826
 """A normal distribution's standard deviation by its median absolute deviation."""
 MIN_SPREAD = 0.05
 """Of log lengths and of cosines: clients that differ by less are alike."""
+NOTABLE_RATIO = 1.2
+"""Lengths that differ by less are not worth a word."""
 BLOCK_VALUES = 2**22
 """So many values of updates, of all clients together, are looked at at a time."""
 
@@ -41,9 +43,10 @@ class UpdateScore:
 
     def text(self) -> str:
         """What is unlike the others, in words."""
-        times = self.norm_ratio if self.norm_ratio >= 1 else 1 / self.norm_ratio
-        longer = "longer" if self.norm_ratio >= 1 else "shorter"
-        return f"updates: {times:.1f} times {longer} than the median's, cosine {self.cosine:.2f} to the others' mean"
+        times = max(self.norm_ratio, 1 / self.norm_ratio)
+        longer = "longer" if self.norm_ratio > 1 else "shorter"
+        length = f"{times:.1f} times {longer} than the median's, " if times >= NOTABLE_RATIO else ""
+        return f"updates: {length}cosine {self.cosine:.2f} to the mean of the others'"
 
 
 class UpdateEvidence:
@@ -148,11 +151,14 @@ def _robust_z(
 ) -> NDArray[np.float64]:
     """How far each client's mean lies from the median, by the median absolute deviation.
 
-    A client that was seen in fewer rounds than others has a noisier mean: what its rounds vary by is added.
+    A client that was seen in fewer rounds than others has a noisier mean: what its rounds vary by is added. The
+    deviation of few clients is itself uncertain: with the factor, 3.5 is the 99 % quantile of normal values, however
+    many there are.
     """
     centre = np.median(means, 0)
     deviation = np.abs(means - centre)
-    spread = np.maximum(MAD_TO_SD * np.median(deviation, 0), MIN_SPREAD)
+    few = 1 + 20 / (len(means) - 2) ** 2
+    spread = few * np.maximum(MAD_TO_SD * np.median(deviation, 0), MIN_SPREAD)
     several = rounds[:, 0] > 1
     within = np.median((variances * rounds / np.maximum(rounds - 1, 1))[several], 0) if several.any() else 0.0
     noise = within * (1 / rounds - 1 / np.median(rounds)).clip(min=0)
