@@ -9,8 +9,10 @@ import pytest
 from assessed_runs import HOSPITALS, RANDOM, UNITS, Client, write_assessed_run
 from command_line import call
 from winnow.cli.clients import BEST_SHOWN, WORST_SHOWN
+from winnow.config.resolve import resolve, to_toml
 from winnow.runs import RunFolder
 from winnow.runs.client_table import COLUMNS, read_client_table
+from world import BASE
 
 Capture = pytest.CaptureFixture[str]
 
@@ -140,3 +142,33 @@ def test_a_log_that_makes_no_sense_is_one_line(five: Path, line: str, capsys: Ca
     assert wrong.err.startswith("winnow: error: ")
     assert "damaged" in wrong.err
     assert wrong.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        (("quality.evidence=[]",), "quality.evidence = [] asks for nothing; remove it, or name what to look at"),
+        (("collect.name=secure",), "inputs, columns, labels, updates would tell what collect.name = 'secure' hides"),
+        (
+            ("filters=[{name='local-dp',clip=1.0,noise_multiplier=1.0}]",),
+            "inputs, columns, labels would tell what filters.name = 'local-dp' hides; "
+            "quality.evidence may be set to contribution, updates",
+        ),
+        (("quality.assessments=2", "quality.evidence=['labels']"), "the first assessment is after round 2"),
+    ],
+)
+def test_a_run_without_assessments_says_why(tmp_path: Path, capsys: Capture, sets: tuple[str, ...], why: str) -> None:
+    config = to_toml(resolve({key: value for key, value in BASE.items() if key != "quality"}, sets=sets))
+    run = write_assessed_run(tmp_path / "run", assessed=False, finished=False, config=config)
+    told = call(capsys, "clients", run).out
+    assert told.splitlines()[-1] == f"clients were not assessed: {why}"
+    rows = json.loads(call(capsys, "clients", run, "--json").out)
+    assert {row["verdict"] for row in rows} == {"cannot tell"}
+
+
+def test_a_strangers_configuration_is_not_executed(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
+    config = to_toml(resolve(BASE)).replace("plugins = []\n", "")
+    config = f'plugins = ["{tmp_path}/evil.py"]\n{config}'
+    out = call(capsys, "clients", write_assessed_run(tmp_path / "run", assessed=False, config=config)).out
+    assert "clients were not assessed: " in out

@@ -29,6 +29,7 @@ from winnow.core import (
 )
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
+from winnow.learn.profile_by_class import ClassProfile, class_divergence
 from winnow.learn.representation_profile import Profile, divergence
 from world import blobs, experiment, prepared
 
@@ -36,7 +37,7 @@ tenseal = pytest.importorskip("tenseal")
 
 from winnow.privacy import ckks  # noqa: E402
 from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read_profile, seal_profile, unit_of  # noqa: E402
-from winnow.privacy.encrypted_profile_server import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES  # noqa: E402
+from winnow.privacy.encrypted_profile_server import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES, EncryptedReference  # noqa: E402
 from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise  # noqa: E402
 
 HOLDER = 2
@@ -67,6 +68,34 @@ def keys() -> Keys:
 
 def profile(mean: Any, variance: Any) -> Profile:
     return Profile(mean=np.asarray(mean, np.float32), variance=np.asarray(variance, np.float32))
+
+
+def test_profiles_by_class_are_compared_as_in_the_clear(keys: Keys) -> None:
+    """One ciphertext holds the means of all classes; counts and variances are in the clear."""
+    rng = np.random.default_rng(0)
+    ours, theirs = np.array([30, 0, 7, 12]), np.array([50, 20, 0, 90])
+    made = [
+        ClassProfile(
+            counts=counts,
+            mean=rng.normal(0, 3, (4, 9)).astype(np.float32),
+            variance=rng.uniform(0, 2, (4, 9)).astype(np.float32),
+        )
+        for counts in (ours, np.array([0, 0, 5, 0]), theirs)
+    ]
+    one, nothing_shared, reference = (seal_profile(each, keys.to_encrypt) for each in made)
+    held = EncryptedReference(read_profile(reference, (4, 9), keys.to_compute), 0, keys.to_compute)
+
+    def ask(tasks, check=None):
+        (task,) = tasks
+        values = np.array([ckks.decrypt(keys.secret, data) for data in task.payload["divergences"].values()])
+        return [Reply(task=task, payload={"divergences": {"values": round_off_noise(values)}})]
+
+    found = held.divergences([one, nothing_shared], ask)
+    assert found[0] == pytest.approx(class_divergence([made[0]], made[2])[0], rel=1e-4)
+    assert np.isnan(found[1])
+    assert held.fault(one, 49) is None
+    assert "more than the client's 48 samples" in (held.fault(one, 48) or "")
+    assert "not encrypted as requested" in (held.fault({k: v for k, v in one.items() if k != "counts"}, 49) or "")
 
 
 def encrypted_divergence(keys: Keys, one: Profile, reference: Profile) -> float:

@@ -53,7 +53,7 @@ DP = ("collect.name=central-dp", "collect.noise_multiplier=0.5")
 WAYS = [
     *(Way(name) for name in sorted(Recipe.known)),
     *(Way(name, ("reference_clients=[2, 4]",)) for name in ("fedprof", "fedavg", "srpfl-fedprof", "safa", "fedbuff")),
-    *(Way(name, ("reference_clients=[2]",)) for name in ("fedprof", "fedprof-full", "oort")),
+    *(Way(name, ("reference_clients=[2]",)) for name in ("fedprof", "fedprof-full", "fedprof-by-class", "oort")),
     *(Way(name, ("evaluation.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
     Way("fedrep", ("evaluation.by=tuned", "evaluation.tune_epochs=1", "evaluation.tune_every=1")),
     Way("fedprof", ("select.divergence=normalised", "select.replacement=true")),
@@ -87,7 +87,10 @@ WAYS = [
     Way("fedprof", ('filters=[{name = "sparse-vector", epsilon = 5.0}]',)),
     Way("fedbuff", ('filters=[{name = "clip", norm = 1.0}]',)),
     Way("fedavg", ('filters=[{name = "local-dp", noise_multiplier = 1.0, clip = 1.0}]',)),
-    Way("fedprof", ("select.profile_comparison=encrypted", "reference_clients=[2]"), 60),
+    *(
+        Way(name, ("select.profile_comparison=encrypted", "reference_clients=[2]"), 60)
+        for name in ("fedprof", "fedprof-by-class")
+    ),
 ]
 
 

@@ -58,6 +58,14 @@ def test_a_frame_with_missing_values_and_text(result: winnow.Result) -> None:
     assert result.best > 0.9
 
 
+def test_every_hospital_has_a_verdict(result: winnow.Result, patients: pandas.DataFrame) -> None:
+    told = pandas.DataFrame(result.clients)
+    assert list(told) == ["name", "samples", "invited", "score", "verdict", "evidence"]
+    assert sorted(told["name"]) == sorted(patients["hospital"].unique())
+    assert set(told["verdict"]) <= {"fine", "different", "suspect", "harmful", "cannot tell"}
+    assert told["invited"].tolist() == [8] * 5
+
+
 def test_the_report_calls_hospitals_by_their_names(result: winnow.Result, tmp_path: Path) -> None:
     page = result.report(tmp_path / "report.html").read_text("utf-8")
     figures = page[page.index("Client selection") :]

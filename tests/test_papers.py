@@ -266,7 +266,7 @@ def test_an_algorithm_that_this_version_lacks_is_named_and_left_out(monkeypatch,
     work = plan_reproduction(FEDPROF, ["table2"], ReproductionOptions(seeds=1, sets=("data.name=digits",)), {})
     assert "table2: this version does not implement afl" in work.left_out
     assert "afl" not in {run.algorithm for run in work.runs}
-    assert len(work.runs) == 8
+    assert len(work.runs) == 10
 
 
 def test_the_energy_of_those_who_trained_in_vain(tmp_path):

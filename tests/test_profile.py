@@ -200,7 +200,7 @@ def test_an_unknown_layer_is_one_line() -> None:
 def test_a_single_layer_can_be_profiled() -> None:
     module = nn.Linear(4, 3)
     evaluator = ModelEvaluator(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
-    assert evaluator.profile_bytes(torch.randn(1, 4)) == 3 * 8
+    assert evaluator.profile_elements(torch.randn(1, 4)) == 3
 
 
 def test_a_model_without_layers_to_profile_is_one_line() -> None:

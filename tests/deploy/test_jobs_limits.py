@@ -23,6 +23,7 @@ from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings
 from winnow.learn.local_optimiser import Sgd
+from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import model_state
 from winnow.privacy.secagg.simulated_identities import simulated_identities
@@ -55,8 +56,8 @@ def test_code_that_it_brings_is_own_code() -> None:
 class Asked:
     """A site of a job, asked directly."""
 
-    def __init__(self, folder: Path) -> None:
-        self.wanted = experiment("engine.execution=loop", algorithm="fedavg-rp")
+    def __init__(self, folder: Path, algorithm: str = "fedavg-rp") -> None:
+        self.wanted = experiment("engine.execution=loop", algorithm=algorithm)
         self.loopback = deployed(self.wanted, folder)
         self.folder = folder
 
@@ -81,6 +82,26 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
     )
     failure = site.ask("train", other, model=model).result.failure
     assert "differ from those the job's author signed" in (failure or "")
+
+
+SIGNED = ProfileClasses(labels=(0, 1, 2), min_rows=5, count_step=1)
+OTHER_CLASSES = {
+    "none": None,
+    "too many": ProfileClasses(labels=(0, 1, 99), min_rows=5, count_step=1),
+    "too few labels": ProfileClasses(labels=(0, 1), min_rows=5, count_step=1),
+    "bins of a target": ProfileClasses(edges=(0.5,), min_rows=5, count_step=1),
+    "of single samples": ProfileClasses(labels=(0, 1, 2), min_rows=1, count_step=1),
+    "counted by none": ProfileClasses(labels=(0, 1, 2), min_rows=5, count_step=0),
+    "that changed since": ProfileClasses(labels=(0, 1, 1), min_rows=5, count_step=1),
+}
+
+
+def test_profiles_are_made_by_classes_as_signed_which_never_change(tmp_path: Path) -> None:
+    site = Asked(tmp_path, "fedprof-by-class")
+    assert site.ask("profile", ProfileSettings(classes=SIGNED)).result.failure is None
+    for what, classes in OTHER_CLASSES.items():
+        failure = site.ask("profile", ProfileSettings(classes=classes)).result.failure
+        assert "differ from those the job's author signed" in (failure or ""), what
 
 
 @pytest.mark.parametrize(

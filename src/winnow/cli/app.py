@@ -11,6 +11,7 @@ import typer
 
 from winnow.cli.algorithms import algorithms
 from winnow.cli.audit import audit
+from winnow.cli.check import check
 from winnow.cli.clients import clients
 from winnow.cli.compare import compare
 from winnow.cli.data import data
@@ -103,6 +104,13 @@ app.command(
         "winnow clients runs/hospitals --find glucose --out clients.csv",
     ),
 )(clients)
+app.command(
+    rich_help_panel=RESULTS,
+    epilog=_examples(
+        "winnow check runs/hospitals ours.csv",
+        "winnow check runs/hospitals ours.csv --targets outcome --json",
+    ),
+)(check)
 app.command(
     rich_help_panel=RESULTS,
     epilog=_examples("winnow report runs/demo-fedprof-seed0", "winnow report runs/a runs/b --out both.html"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
 from winnow.experiment.model_card_data import DataSizes
+from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
@@ -80,6 +82,8 @@ class PreparedRun:
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
     clock: RunClock
     """Whose time and energy the run tells."""
+    write_reference: Callable[[Path], Path | None]
+    """Writes into a folder what owners can compare their data with."""
     pool: WorkerPool | None
     """The workers, if this process has any; leaving the context ends them."""
 
@@ -163,6 +167,9 @@ def prepare_run(
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),
+        write_reference=partial(
+            write_reference_file, experiment=experiment, model=setup.model, training=training, private=plan.private
+        ),
         pool=pool,
     )
 

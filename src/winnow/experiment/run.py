@@ -356,6 +356,8 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
     if view.path is not None:
         with warn_if_unwritten("the model's description", "the run is finished; continue it to write it again"):
             saved = saved.described_in(view.path, _shared(prepared, prepared.training.best))
+        with warn_if_unwritten("the reference's summary", "owners cannot check their data without it"):
+            prepared.write_reference(view.path)
     return saved
 
 

@@ -165,7 +165,7 @@ def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor
     """Mean and M2 of each group in a batch, [groups, q]; those of a group without samples mean nothing.
 
     In one pass around the batch's first sample. Where that loses digits, because a group lies far from that sample
-    for its spread or holds what is no number, the sums show it, and two passes are made instead.
+    for its spread or holds what is no number, the sums show it, and two passes are made for that group instead.
     """
     alone, count = count <= 1, count.clamp(min=1)
     if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
@@ -178,8 +178,11 @@ def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor
     shift = first.square() / count
     mean, m2 = pivot + first / count, second - shift
     near = torch.where(alone, FAR_VALUE_RATIO * mean.square(), FAR_MEAN_RATIO * m2)
-    if not bool((second <= OUTPUT_LIMIT**2).all() & (shift <= near).all() & (pivot.abs() <= OUTPUT_LIMIT).all()):
-        return _tame_moments(values, index, count)
+    exact = ((second <= OUTPUT_LIMIT**2) & (shift <= near) & (pivot.abs() <= OUTPUT_LIMIT)).all(1)
+    if not bool(exact.all()):
+        rows, groups = (~exact)[index], exact.unsqueeze(1)
+        tame_mean, tame_m2 = _tame_moments(values[rows], index[rows], count)
+        mean, m2 = torch.where(groups, mean, tame_mean), torch.where(groups, m2, tame_m2)
     return mean, m2
 
 

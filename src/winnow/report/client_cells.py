@@ -10,7 +10,6 @@ from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.number_format import MISSING
 from winnow.report.tables import Cells
-from winnow.runs import RunView
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 from winnow.runs.client_table import ACTION_TEXT, COLUMNS, ClientRow, ClientTable
 
@@ -53,18 +52,6 @@ def policy_lines(table: ClientTable) -> list[str]:
     for number, name, action, _ in policy_cells(table):
         done.setdefault((number, action), []).append(name)
     return [f"{action} in round {number}: {listed(names, NAMES_IN_LINE)}" for (number, action), names in done.items()]
-
-
-def why_not_assessed(view: RunView) -> str:
-    """One line for a run of which nobody knows whose data look bad, and what to set."""
-    quality = view.config.get("quality")
-    if quality is None:
-        return "clients were not assessed: this run does not know how; run it again with this version of Winnow"
-    if quality.get("evidence") == []:
-        return 'clients were not assessed: quality.evidence is empty; name kinds: --set quality.evidence=["labels"]'
-    if view.result is None:
-        return "clients have not been assessed yet; look again in a few rounds"
-    return "clients were not assessed"
 
 
 def write_client_csv(path: Path, rows: Iterable[ClientRow]) -> None:

@@ -12,6 +12,7 @@ REPORT = "report.html"
 MODEL = "model.json"
 SAVED_PARAMETERS = "model.safetensors"
 CARD = "model-card.md"
+REFERENCE_SUMMARY = "reference-summary.safetensors"
 LOCK = "lock"
 COMPARISON = "compare.json"
 

@@ -65,7 +65,7 @@ def _write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, subm
             if evaluation is not None:
                 folder.save_evaluation(evaluation)
         if finished and file_names.RESULT in files:
-            for name in {file_names.MODEL, file_names.CARD} & files.keys():
+            for name in {file_names.MODEL, file_names.CARD, file_names.REFERENCE_SUMMARY} & files.keys():
                 shutil.copyfile(files[name], out / name)
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
             write_run_report(folder.view())

@@ -18,6 +18,7 @@ from winnow.deploy.jobs.units_check import unit_lines
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
+from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
@@ -184,6 +185,9 @@ def _result(
     saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, kept, made)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
+    summary = write_reference_file(run.folder, experiment, setup.model, training, plan.private)
+    if summary is not None:
+        run.output[summary.name] = str(summary)
     return Result(
         experiment=experiment,
         plan=plan,

@@ -47,7 +47,7 @@ INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
 LABELS = sorted(TOWARDS.values())
 MARGIN = 1.1
 """Null distributions are known from some draws out of a finite reference, and not better than that."""
-CORRELATION = 0.5
+CORRELATION = 0.8
 """Of the statistics that look for wrong labels, about."""
 LARGE_EFFECT = 0.8
 """A loss this many standard deviations above what it should be is harm (Cohen's large effect)."""

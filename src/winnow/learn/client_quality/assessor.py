@@ -17,7 +17,7 @@ from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.policy import UNDECIDED, QualityPolicy
-from winnow.learn.client_quality.reference_source import ReferenceSource
+from winnow.learn.client_quality.reference_source import ReferenceSource, ServerReference
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.settings import QualitySettings
@@ -134,6 +134,15 @@ class ClientAssessor:
         )
         for client, action, reason in self.policy.apply(found):
             yield PolicyApplied(round=round, at=clock.now, client=client, action=action, reason=reason)
+
+    def summary_for_owners(self, model: ModelState) -> tuple[ReferenceSummary, AssessmentSettings] | None:
+        """What the server's reference is like, seen through a model, and how clients are looked at: with both an owner
+        can check data alone. None if the server has no reference set, or asks clients nothing.
+        """
+        questions = self._questions
+        if questions is None or not isinstance(questions.reference, ServerReference):
+            return None
+        return questions.reference.own_summary(model, round=0), questions.settings
 
     def _evidence(
         self, model: ModelState, shared: ModelState, round: int, ask: AskClients, send_tasks: SendTasks

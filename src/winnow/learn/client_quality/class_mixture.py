@@ -16,6 +16,8 @@ Reals = NDArray[np.float64]
 _HUBER = 2.0
 """Features whose residual is more standard errors than this count less and less: they may be the wrong ones."""
 _PASSES = 6
+_MOST = 400.0
+"""No feature counts for more than this in a sum of squares."""
 _SUM_WEIGHT = 1e3
 """How strictly the weights sum to 1."""
 
@@ -118,7 +120,9 @@ def _fit(
     return weights
 
 
-def unexplained_share(client: ClassMoments, reference: ClassMoments, *, independent: float = 1.0) -> float | None:
+def unexplained_share(
+    client: ClassMoments, reference: ClassMoments, fourth: NDArray[np.float32], *, independent: float = 1.0
+) -> float | None:
     """How much of a client's distance from the reference's classes is left if its labels may be wrong: 0 to 1.
 
     Wrong labels make a class a mixture of the reference's, which leaves nothing; wrong inputs leave most of it. The
@@ -127,30 +131,51 @@ def unexplained_share(client: ClassMoments, reference: ClassMoments, *, independ
     known, told = np.flatnonzero(reference.counts), np.flatnonzero((client.counts > 0) & (reference.counts > 0))
     if not len(told):
         return None
-    rows, mean = reference.counts[known].astype(np.float64), reference.mean[known].astype(np.float64)
-    variance = reference.variance[known].astype(np.float64)
-    variance = (rows[:, None] * variance + _unseen(variance, mean, rows, one_scale=True)) / (rows[:, None] + 1)
+    classes = _Classes.of(reference, fourth)
     own = mixed = 0.0
     for which in told:
         count = max(float(client.counts[which]) * independent, 1.0)
         weights = (known == which).astype(np.float64)
-        own += _distance(client, which, count, rows, mean, variance, weights)
-        error = np.sqrt((weights @ variance) * (1 / count + (weights**2 / rows).sum()))
-        fitted = _mixture_weights(client.mean[which].astype(np.float64), mean, 1 / error)
-        mixed += _distance(client, which, count, rows, mean, variance, fitted)
-    chance = 2.0 * mean.shape[1] * len(told)
+        error = np.sqrt((weights @ classes.variance) * (1 / count + (weights**2 / classes.rows).sum()))
+        fitted = _mixture_weights(client.mean[which].astype(np.float64), classes.mean, 1 / error)
+        own += classes.distance(client, which, count, weights)
+        mixed += classes.distance(client, which, count, fitted)
+    chance = 2.0 * classes.mean.shape[1] * len(told)
     return float(np.clip((mixed - chance) / (own - chance), 0, 1)) if own > 2 * chance else None
 
 
-def _distance(
-    client: ClassMoments, which: np.int64, count: float, rows: Reals, mean: Reals, variance: Reals, weights: Reals
-) -> float:
-    expected = weights @ mean
-    spread = weights @ (variance + (mean - expected) ** 2)
-    doubt = 1 / count + float((weights**2 / rows).sum())
-    shift = (client.mean[which] - expected) ** 2 / (spread * doubt)
-    ratio = np.log(np.maximum(client.variance[which] / spread, 1e-6)) ** 2 / (2 * doubt)
-    return float(shift.sum() + ratio.sum())
+@dataclass(frozen=True)
+class _Classes:
+    """The reference's classes, K of them."""
+
+    rows: Reals
+    mean: Reals
+    variance: Reals
+    least_variance: Reals
+    kurtosis: Reals
+
+    @classmethod
+    def of(cls, reference: ClassMoments, fourth: NDArray[np.float32]) -> "_Classes":
+        known = np.flatnonzero(reference.counts)
+        rows, mean = reference.counts[known].astype(np.float64), reference.mean[known].astype(np.float64)
+        plain = reference.variance[known].astype(np.float64)
+        unseen, weight = _unseen(plain, mean, rows, one_scale=True), rows[:, None] / (rows[:, None] + 1)
+        variance = weight * plain + (1 - weight) * unseen
+        heavy = weight * fourth[known] + (1 - weight) * unseen**2
+        return cls(rows, mean, variance, plain, np.maximum(heavy / variance**2, 1.5))
+
+    def distance(self, client: ClassMoments, which: np.int64, count: float, weights: Reals) -> float:
+        """Of one class of a client, from the mixture with these weights."""
+        expected = weights @ self.mean
+        between = weights @ (self.mean - expected) ** 2
+        spread, found = weights @ self.variance + between, client.variance[which].astype(np.float64)
+        wanted = np.clip(found, weights @ self.least_variance + between, spread)  # in between nothing is strange
+        doubt = 1 / count + float((weights**2 / self.rows).sum())
+        shift = (client.mean[which] - expected) ** 2 / (spread * doubt)
+        ratio = np.log((found + 1e-6 * spread) / (wanted + 1e-6 * spread)) ** 2 / (
+            (weights @ self.kurtosis - 1) * doubt
+        )
+        return float(np.minimum(shift, _MOST).sum() + np.minimum(ratio, _MOST).sum())
 
 
 def _mixture_weights(target: Reals, mean: Reals, trust: Reals) -> Reals:

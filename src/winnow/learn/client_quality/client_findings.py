@@ -43,8 +43,8 @@ class DataNames:
 def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names: DataNames) -> list[Finding]:
     """What is wrong with a client's data, or unlike the reference's; nothing for an honest client, as a rule.
 
-    The strongest comes first. But a model also disagrees with right labels if inputs are wrong: where what the model
-    makes of the samples cannot be a mixture of the reference's classes, the inputs come before the labels.
+    The strongest comes first. A model also disagrees with right labels if inputs are wrong: where what the model makes
+    of the samples cannot be a mixture of the reference's classes, nothing is said of labels.
     """
     independent = _independent_share(evidence, reference)
     copies = copy_findings(evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows)
@@ -54,14 +54,16 @@ def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names
         return strongest_first([*copies, *inputs, *labels])
     text = "inputs: unlike the reference's, as the model sees them"
     inputs = inputs or [Finding(kind="inputs", strength=labels[0].strength, text=text)]
-    return [*strongest_first([*copies, *inputs]), *labels]
+    return strongest_first([*copies, *inputs])
 
 
 def _is_due_to_inputs(evidence: ClientEvidence, reference: ReferenceSummary, independent: float) -> bool:
     block = REPRESENTATION if REPRESENTATION in evidence.blocks else COLUMNS
     if block not in evidence.blocks or block not in reference.moments:
         return False
-    left = unexplained_share(evidence.blocks[block], reference.moments[block], independent=independent)
+    left = unexplained_share(
+        evidence.blocks[block], reference.moments[block], reference.fourth[block], independent=independent
+    )
     return left is not None and left > MOSTLY
 
 

@@ -40,6 +40,8 @@ class ColumnDifferences:
     shift: Reals
     """(mean − expected) / expected deviation."""
     shift_z: Reals
+    share_z: Reals
+    """The same for features that are 0 or 1, whose tails are known."""
     spread: Reals
     """log(deviation / expected)."""
     spread_error: Reals
@@ -106,6 +108,7 @@ def column_differences(client: ClassMoments, expected: ExpectedMoments) -> Colum
         kurtosis=typical,
         shift=(means - expected_means) / np.sqrt(within),
         shift_z=(means - expected_means) / np.sqrt(pooled_error) / doubt,
+        share_z=(means - expected_means) / np.sqrt(pooled_error),
         spread=0.5 * np.log((found + floor) / (wanted + floor)),
         spread_error=np.sqrt(0.5 / freedom) * doubt,
         spread_z=_normal_equivalent((found + floor) / (wanted + floor) * freedom, freedom) / doubt,

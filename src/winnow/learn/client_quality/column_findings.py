@@ -105,7 +105,7 @@ class _Columns:
     def _share_strength(self) -> Reals:
         """Of features that are 0 or 1; values in between are as bad as can be."""
         d = self._d
-        sure, large = np.abs(d.shift_z) / d.needed_z, np.abs(d.mean - d.expected_mean) / NEEDED_SHARE
+        sure, large = np.abs(d.share_z) / d.needed_z, np.abs(d.mean - d.expected_mean) / NEEDED_SHARE
         between = np.abs(d.total_deviation**2 - d.mean * (1 - d.mean)) / NEEDED_BLUR
         strength: Reals = np.maximum(np.minimum(sure, large), np.where(between >= 1, between, 0))
         return strength
@@ -115,21 +115,21 @@ class _Columns:
         return f"{share:.0%} of the rows; {expected:.0%} expected".replace("%", " %")
 
     def _categories(self) -> Iterator[tuple[list[int], str]]:
-        """The category of each column whose share differs most."""
-        worst: dict[str, int] = {}
-        for place, each in enumerate(self._features):
-            if each.kind in ("category", "other"):
-                known = worst.setdefault(each.column, place)
-                worst[each.column] = place if self._strength[place] > self._strength[known] else known
-        for column, place in worst.items():
-            if self._strength[place] < 1:
-                continue
-            if self._features[place].kind == "category":
-                yield [place], f"column {column}: '{self._features[place].category}' in {self._shares(place)}"
-            elif self._d.mean[place] > self._d.expected_mean[place]:
+        """Of each column, values that nobody knows, or else the category whose share differs most."""
+        kinds = [each.kind in ("category", "other") for each in self._features]
+        odd = np.flatnonzero(np.array(kinds) & (self._strength >= 1)).tolist()
+        by_column: dict[str, list[int]] = {}
+        for place in sorted(odd, key=lambda each: (not self._is_unknown(each), -self._strength[each])):
+            by_column.setdefault(self._features[place].column, []).append(place)
+        for column, (place, *_) in by_column.items():
+            if self._is_unknown(place):
                 yield [place], f"column {column}: values that the model does not know in {self._shares(place)}"
             else:
-                yield [place], f"column {column}: other values in {self._shares(place)}"
+                what = f"'{self._features[place].category}'" if self._features[place].category else "other values"
+                yield [place], f"column {column}: {what} in {self._shares(place)}"
+
+    def _is_unknown(self, place: int) -> bool:
+        return self._features[place].kind == "other" and bool(self._d.mean[place] > self._d.expected_mean[place])
 
     def _in_common(self) -> str:
         d, odd = self._d, self._strength >= 1

@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.learn.client_quality.column_differences import ColumnDifferences
 from winnow.learn.client_quality.input_names import InputNames
-from winnow.learn.client_quality.unit_names import unit_suggestion
+from winnow.learn.client_quality.unit_names import likely_units
 
 CONSTANT = 1e-3
 """A deviation below this share of the expected one is none."""
@@ -65,8 +65,10 @@ class ColumnWords:
         combined = 1 / (ratio_error**-2 + mean_error**-2)
         factor = math.exp(combined * (ratio / ratio_error**2 + by_mean / mean_error**2))
         larger, size = ("larger", factor) if factor > 1 else ("smaller", 1 / factor)
-        units = unit_suggestion(self._features[place].column, size, math.sqrt(combined))
-        return f"{number_text(size, 2)} times {larger} than the reference's{units}"
+        units = likely_units(self._features[place].column, size, math.sqrt(combined))
+        if units is None:
+            return f"{number_text(size, 2)} times {larger} than the reference's"
+        return f"{number_text(units.factor)} times {larger} than the reference's ({units.units}?)"
 
     def _varies(self, place: int) -> str:
         ratio = math.exp(self._d.spread[place])
@@ -81,4 +83,5 @@ class ColumnWords:
 
 
 def number_text(value: float, digits: int = 3) -> str:
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    """With so many digits, but never with a power of ten for a large number."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"

@@ -23,6 +23,8 @@ NEEDED_TAKEN = 0.3
 """The share of a label's samples that must look like one other class."""
 MIN_CONTRAST = 0.15
 """A model that tells a class from another by less says nothing about labels."""
+CONTRARY = 0.7
+"""A model that agrees with less than this share of what it would with random labels sees exchanged ones."""
 NEEDED_ERROR_RATIO = float(np.log(1.5))
 """Of the root mean square error of a regression."""
 
@@ -57,6 +59,11 @@ class _Confusion:
         smooth = (expected * total + 0.5) / (total + 1)
         error: Reals = np.sqrt(smooth * (1 - smooth) * (1 / self.counts + 1 / total))
         return error
+
+    @property
+    def agreement_error(self) -> float:
+        """The standard error of how often the model agrees with all labels."""
+        return float(np.sqrt((self.share**2) @ self.error(self.expected_own) ** 2))
 
     def without(self, labels: set[int]) -> "_Confusion":
         keep = np.array([int(label) not in labels for label in self.labels], bool)
@@ -134,27 +141,32 @@ class _Taken:
 
 def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
     """Labels whose samples look like one other class. Random labels look like the client's most frequent classes, so
-    that is not enough: what a label's samples look like must be more concentrated, or its own class rarer, than that.
+    that is not enough: a label's samples must look like one class more often, or like their own more rarely, than that,
+    or the model must agree with labels less often than with random ones.
     """
     known = np.flatnonzero(reference.counts)
     rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
-    frequent = seen.share @ seen.predicted
+    looks_like = np.zeros((len(seen.labels), len(reference.counts)))
+    looks_like[:, known] = [_mixture(predicted, rows) for predicted in seen.predicted]
+    frequent = seen.share @ looks_like
+    sure_agreement = float(seen.share @ seen.own) + 2 * seen.agreement_error
+    contrary = sure_agreement < CONTRARY / len(reference.counts)
     taken = {}
     for place, label in enumerate(seen.labels.tolist()):
-        weights = _mixture(seen.predicted[place], rows)
-        kept = float(weights[known == label].sum())
-        most = int(np.where(known == label, 0.0, weights).argmax())
-        other, share = int(known[most]), float(weights[most])
-        expected = seen.expected[place, other]
-        z = (seen.predicted[place, other] - expected) / seen.error(seen.expected[:, other])[place]
-        if other == label or z <= 0 or rows[most, other] - expected < MIN_CONTRAST:
+        kept, others = float(looks_like[place, label]), np.delete(looks_like[place], label)
+        other = int(others.argmax()) + int(others.argmax() >= label)
+        share, expected = float(looks_like[place, other]), seen.expected[place, other]
+        contrast, error = float(reference.mean[other, other] - expected), seen.error(seen.expected[:, other])[place]
+        z = (seen.predicted[place, other] - expected) / error
+        if z <= 0 or contrast < MIN_CONTRAST:
             continue
         by_chance = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
+        margin = NEEDED_TAKEN + 2 * error / contrast
         taken[label] = _Taken(
             other=other,
             share=share,
             strength=finding_strength(z, _needed_z(len(known) * len(seen.labels)), share, NEEDED_TAKEN),
-            certain=len(seen.labels) == 1 or share > by_chance + NEEDED_TAKEN or kept < frequent[label] - 0.2,
+            certain=contrary or len(seen.labels) == 1 or share > by_chance + margin or kept < frequent[label] - margin,
         )
     return {label: each for label, each in taken.items() if each.strength >= 1 and _holds(label, taken)}
 
@@ -209,10 +221,9 @@ def _random_findings(seen: _Confusion) -> list[Finding]:
     chance = 1 / seen.predicted.shape[1]
     if expected - chance < MIN_CONTRAST:
         return []
-    error = float(np.sqrt((seen.share**2) @ seen.error(seen.expected_own) ** 2))
     random = (expected - agrees) / (expected - chance)
-    strength = finding_strength((expected - agrees) / error, _needed_z(1), random, NEEDED_RANDOM) if random > 0 else 0.0
-    if strength < 1:
+    strength = finding_strength((expected - agrees) / seen.agreement_error, _needed_z(1), random, NEEDED_RANDOM)
+    if random <= 0 or strength < 1:
         return []
     share = "most of them" if random > 0.95 else f"about {round(random, 1 if random > 0.25 else 2):.0%}"
     text = f"labels: {share} look random (the model agrees with {agrees:.0%}; {expected:.0%} expected)"

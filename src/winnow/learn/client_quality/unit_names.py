@@ -18,7 +18,7 @@ class UnitFactor:
 
 
 UNIT_FACTORS = (
-    UnitFactor(18.016, "mg/dL against mmol/L", ("gluc", "sugar")),
+    UnitFactor(18.0, "mg/dL against mmol/L", ("gluc", "sugar")),
     UnitFactor(38.67, "mg/dL against mmol/L", ("chol", "hdl", "ldl")),
     UnitFactor(88.57, "mg/dL against mmol/L", ("triglyc",)),
     UnitFactor(88.42, "µmol/L against mg/dL", ("creat",)),
@@ -43,8 +43,8 @@ UNIT_FACTORS = (
 )
 
 
-def unit_suggestion(column: str, factor: float, error: float) -> str:
-    """What a factor (> 1, with a relative error) may come from, in brackets; empty if nothing is known of it.
+def likely_units(column: str, factor: float, error: float) -> UnitFactor | None:
+    """What a factor (> 1, with a relative error) may come from; None if nothing is known of it.
 
     Units that are meant for a column of this name are suggested even if the factor is less certain.
     """
@@ -54,5 +54,5 @@ def unit_suggestion(column: str, factor: float, error: float) -> str:
     for candidates, tolerance in ((meant, close), (general, CLOSE)):
         nearest = min(candidates, key=lambda each: abs(math.log(factor / each.factor)), default=None)
         if nearest and abs(factor / nearest.factor - 1) <= tolerance and error <= MAX_ERROR:
-            return f" ({nearest.units}?)"
-    return ""
+            return nearest
+    return None

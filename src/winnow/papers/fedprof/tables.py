@@ -20,6 +20,7 @@ ALGORITHM_TITLES = {
     "fedavg": "FedAvg",
     "cfcfm": "CFCFM",
     "fedprof-full": "FedProf",
+    "fedprof-full-by-class": "FedProf by class",
     "fedavg-rp": "FedAvg-RP",
     "fedprox": "FedProx",
     "fedadam": "FedAdam",
@@ -27,6 +28,7 @@ ALGORITHM_TITLES = {
     "clustered-sampling": "Clustered sampling",
     "fedbn": "FedBN",
     "fedprof": "FedProf",
+    "fedprof-by-class": "FedProf by class",
 }
 
 
@@ -105,6 +107,7 @@ class ResultTable(PaperItem):
                 *(
                     TextBlock(text)
                     for text in (
+                        *self._not_run(group, lines),
                         *self._cut_short(group, lines),
                         *self._shortfalls(group, cells),
                         *self._besides(group, lines),
@@ -126,6 +129,14 @@ class ResultTable(PaperItem):
                 reason = "" if row[0].cut_short else read_note(self.name, group, algorithm)  # notes are on whole runs
                 by_reason.setdefault(reason, []).append(f"{ALGORITHM_TITLES[algorithm]} ({', '.join(behind)})")
         return [f"Worse than in the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
+
+    def _not_run(self, group: str, lines: ResultLines) -> list[str]:
+        """Rows that nobody has computed yet, where others have been."""
+        missing = [name for name in self.values(group) if not run_result_lines(lines, self.name, name)]
+        if not missing or not self._runs_of_group(group, lines):
+            return []
+        names = ", ".join(ALGORITHM_TITLES[name] for name in missing)
+        return [f"Not run: {names}; `winnow reproduce fedprof {self.name}` computes what is missing."]
 
     def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
         """Runs that were ended before their time, after which they might have become better."""
