@@ -107,17 +107,18 @@ def assess(
     `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
     called suspect or harmful.
     """
-    table = score_table([*history.values()], false_alarms)
+    table, asked = score_table([*history.values()], false_alarms), any(history.values())
     assessed = []
     for row, client in enumerate(history):
         scores = _by_kind(table.among_clients[row])
         if client in updates:
             scores["updates"] = updates[client] / UNLIKE_UPDATES
-        score = max(0.0, *scores.values()) if scores else float("nan")
+        known = bool(scores) or client in contribution
+        score = max((0.0, *scores.values())) if known else float("nan")
         harmful = client in contribution and contribution[client].harmful
         if score >= 1:
             verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"
-        elif not scores or table.power[row] < 1:
+        elif not known or (asked and table.power[row] < 1):
             verdict = "cannot tell"
         else:
             verdict = "different" if harmful or table.by_chance[row].max() >= 1 else "fine"
