@@ -19,7 +19,7 @@ def page_of(*runs: Path) -> tuple[str, Outline]:
 def test_it_is_the_first_section_and_says_it_in_a_sentence(tmp_path: Path) -> None:
     text, page = page_of(write_assessed_run(tmp_path / "run"))
     assert page.headings[:3] == ["hospitals: fedavg", "Clients", "Summary"]
-    assert "<p>2 of 5 clients look bad. Clients were assessed 2 times, last after round 4," in text
+    assert "<p>2 of 5 clients look bad: Eastgate, Northside. Clients were assessed 2 times, last after round 4," in text
     assert "About 10 % of honest clients exceed it by chance." in text, "as the run's configuration promises"
 
 
@@ -77,7 +77,7 @@ def test_several_runs_show_who_looks_bad_after_how_they_compare(tmp_path: Path) 
     assert page.headings.index("Summary") < page.headings.index("Clients")
     assert ["Eastgate", "310", "2", "9.41", "harmful", RANDOM] in page.rows
     assert not any(row[:1] == ["Holm"] for row in page.rows), "of several runs only who looks bad is named"
-    assert text.count("2 of 5 clients look bad.") == 1
+    assert text.count("2 of 5 clients look bad: ") == 1
 
 
 def test_no_name_and_no_evidence_becomes_markup(tmp_path: Path) -> None:

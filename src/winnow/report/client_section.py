@@ -7,6 +7,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
+from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_cells, policy_cells, score_text
 from winnow.report.figures import apply_layout
@@ -37,7 +38,7 @@ Groups = Mapping[str, Sequence[RunPlotData]]
 
 ALGORITHMS_UP_TO = 6
 """Of more algorithms than this, clients are not shown in a joint report."""
-NAMES_UP_TO = 40
+NAMES_UP_TO, NAMES_IN_SENTENCE = 40, 5
 ROWS_UP_TO = 2_000
 FOLDED_FROM, WORST_SHOWN, BEST_SHOWN = 30, 20, 5
 """A longer table shows so many at either end until its reader asks for all, or for a name."""
@@ -98,7 +99,8 @@ def _of_several(algorithm: str, run: RunPlotData) -> list[str]:
 
 def _sentence(table: ClientTable) -> str:
     headline = table.headline()
-    return f"{headline[0].upper()}{headline[1:]}."
+    names = listed([one_line(row.name) for row in table.alarms], NAMES_IN_SENTENCE)
+    return f"{headline[0].upper()}{headline[1:]}{f': {names}' if names else ''}."
 
 
 def _how(table: ClientTable, false_alarms: float | None) -> str:
@@ -106,7 +108,7 @@ def _how(table: ClientTable, false_alarms: float | None) -> str:
     chance = "" if not false_alarms else f" About {100 * false_alarms:g} % of honest clients exceed it by chance."
     return (
         f"Clients were assessed {often} after round {table.assessments[-1]}, by summaries that they made themselves: "
-        "no data left them. A score of 0 is expected of an honest client, and 1 is the alarm threshold."
+        "no sample left them. A score of 0 is expected of an honest client, and 1 is the alarm threshold."
         f"{chance} A verdict is a reason to look, not a proof."
     )
 
