@@ -16,8 +16,10 @@ from scipy import stats
 
 from winnow.core import Outcome, Reply, Task
 from winnow.learn.client_quality import reference_utility
+from winnow.learn.client_quality.assessment import assess
 from winnow.learn.client_quality.coalition_game import CoalitionGame, Utilities
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator, evaluations_per_round
+from winnow.learn.client_quality.departures import Departures
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.stack import ModelState, as_loss
 from winnow.learn.stack.loop_execution import LoopExecution
@@ -273,6 +275,24 @@ def test_harm_needs_a_negative_mean_beyond_its_uncertainty(values: tuple[float, 
     if len(values) > 1:
         assert found.harmful == (stats.ttest_1samp(values, 0, alternative="less").pvalue < 0.01)
     assert "better without it" in found.text()
+
+
+def estimate(leave_one_out: float) -> ContributionEstimate:
+    return ContributionEstimate(
+        mean=leave_one_out, standard_error=0.01, leave_one_out=leave_one_out, leave_one_out_error=0.01, rounds=9
+    )
+
+
+def test_verdicts_by_updates_and_contribution_alone() -> None:
+    """Harm makes an alarm harmful; without an alarm the client is different. Nothing is said of the unknown."""
+    history: dict[int, list[Departures]] = {k: [] for k in range(6)}
+    updates = {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.3}
+    contributions = {0: estimate(-0.2), 1: estimate(0.1), 2: estimate(-0.2), 4: estimate(0.001)}
+    found = assess(history, updates=updates, contribution=contributions)
+    assert [each.verdict for each in found] == ["harmful", "suspect", "different", "fine", "fine", "cannot tell"]
+    assert found[2].kinds == ("contribution",)
+    assert found[0].score == found[1].score > 1 > found[2].score
+    assert math.isnan(found[5].score)
 
 
 # Robustness and resume ------------------------------------------------------------------------------------------------

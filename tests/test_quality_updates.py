@@ -108,6 +108,19 @@ def _cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
+@pytest.mark.parametrize("factor", [1e3, 1e12, -1e12])
+def test_a_liar_with_a_huge_update_makes_nobody_else_look_odd(factor: float) -> None:
+    """It outweighs all others in the mean, so that every direction is compared with its own."""
+    rng = np.random.default_rng(6)
+    rounds = []
+    for _ in range(8):
+        updates = honest_round(rng)
+        updates[2] = [factor * value for value in updates[2]]
+        rounds.append(updates)
+    scores = evidence(rounds).scores()
+    assert {k for k, score in scores.items() if score.z > 6} == {2}
+
+
 def test_few_honest_clients_are_seldom_called_odd() -> None:
     """The median absolute deviation of five is small by chance one time in thirty; a plain z would be above 6 then."""
     rng = np.random.default_rng(5)

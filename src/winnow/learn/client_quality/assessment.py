@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, ndtri
 
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import (
@@ -47,7 +46,7 @@ INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
 LABELS = sorted(TOWARDS.values())
 MARGIN = 1.1
 """Null distributions are known from some draws out of a finite reference, and not better than that."""
-CORRELATION = 0.5
+CORRELATION = 0.8
 """Of the statistics that look for wrong labels, about."""
 LARGE_EFFECT = 0.8
 """A loss this many standard deviations above what it should be is harm (Cohen's large effect)."""
@@ -108,17 +107,18 @@ def assess(
     `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
     called suspect or harmful.
     """
-    table = score_table([*history.values()], false_alarms)
+    table, asked = score_table([*history.values()], false_alarms), any(history.values())
     assessed = []
     for row, client in enumerate(history):
         scores = _by_kind(table.among_clients[row])
         if client in updates:
             scores["updates"] = updates[client] / UNLIKE_UPDATES
-        score = max(0.0, *scores.values()) if scores else float("nan")
+        known = bool(scores) or client in contribution
+        score = max((0.0, *scores.values())) if known else float("nan")
         harmful = client in contribution and contribution[client].harmful
         if score >= 1:
             verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"
-        elif not scores or table.power[row] < 1:
+        elif not known or (asked and table.power[row] < 1):
             verdict = "cannot tell"
         else:
             verdict = "different" if harmful or table.by_chance[row].max() >= 1 else "fine"
@@ -132,6 +132,8 @@ def assess(
 
 def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) -> ScoreTable:
     """The scores of all clients, by statistic."""
+    from scipy.special import ndtri  # noqa: PLC0415 - SciPy takes long to import
+
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
     level = _levels(present.any(axis=0), false_alarms)
@@ -181,6 +183,8 @@ def _quantile(level: Table, skewness: Table) -> Table:
 
     It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
     """
+    from scipy.special import gammainccinv  # noqa: PLC0415 - SciPy takes long to import
+
     shape = 4 / np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0) ** 2
     return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 

@@ -4,6 +4,8 @@ With n rows of mean m and variance v against N reference rows of mean M and vari
 
     z_mean  = √a (m - M) / √P          P the pooled variance (n v + N V) / (n + N)
     z_scale = √a log(v / V) / √κ       κ the reference's kurtosis less 1: n times the variance of log v
+
+Where κ is large beside the rows, as of a rare category, κ (1 + κ² / n) takes its place: then it is hardly known.
 """
 
 from dataclasses import dataclass
@@ -66,40 +68,44 @@ def precision(sample: Sample, reference: Sample) -> Reals:
 def differences(sample: Sample, reference: Sample, scale: FeatureScale) -> tuple[Reals, Reals]:
     """z_mean and z_scale, [..., f] each."""
     n, big_n = sample.rows[..., None], reference.rows[..., None]
-    root = np.sqrt(precision(sample, reference))[..., None]
-    floor = scale.floor(np.minimum(sample.rows, reference.rows))
+    fewer = np.minimum(sample.rows, reference.rows)
+    floor = scale.floor(fewer)
     pooled = (n * sample.variance + big_n * reference.variance) / (n + big_n) + floor
     ratio = np.log(sample.variance + floor) - np.log(reference.variance + floor)
-    return root * (sample.mean - reference.mean) / np.sqrt(pooled), root * ratio / np.sqrt(scale.kurtosis)
+    error = scale.kurtosis * (1 + scale.kurtosis**2 / fewer[..., None])
+    root = np.sqrt(precision(sample, reference))[..., None]
+    return root * (sample.mean - reference.mean) / np.sqrt(pooled), root * ratio / np.sqrt(error)
 
 
-def of_features(z_mean: Reals, z_scale: Reals) -> Reals:
-    """[..., 2]: the mean of the squares, each capped, and the largest in absolute value."""
-    size = np.abs(np.concatenate([z_mean, z_scale], axis=-1))
+def of_rows(sample: Sample, reference: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
+    """[..., 2] of rows seen without labels: the mean of the capped squares, and the largest in absolute value.
+
+    Of columns, variances count, too. Those of a representation do not: one long tail in the inputs is in all its units.
+    """
+    z_mean, z_scale = differences(sample, reference, scale)
+    size = np.abs(np.concatenate([z_mean, z_scale], axis=-1) if columns else z_mean)
     return np.stack([(np.minimum(size, CAP) ** 2).mean(axis=-1), size.max(axis=-1)], axis=-1)
 
 
 def towards_others(classes: Sample, scale: FeatureScale) -> Reals:
-    """[C, f]: what a difference from a class's mean is multiplied by to give the share of its rows that look like those
-    of other classes, (m - M)·h: the direction from M to the mean of the others, which a share of 1 reaches. Zeros for
-    classes without rows, or without others.
+    """[..., C, f]: what a difference from a class's mean M is multiplied by to give the share of its rows that look like
+    those of other classes, (m - M)·h: the direction from M to the mean of the others, which a share of 1 reaches. Zeros
+    if there is one class.
     """
-    known = classes.rows > 0
-    if known.sum() < 2:
+    count = classes.mean.shape[-2]
+    if count < 2:
         return np.zeros_like(classes.mean)
-    others = (classes.mean[known].sum(axis=0) - classes.mean) / (known.sum() - 1)
+    others = (classes.mean.sum(axis=-2, keepdims=True) - classes.mean) / (count - 1)
     apart = others - classes.mean
-    direction = apart / (classes.variance + scale.floor(np.maximum(classes.rows, 1)))
-    return np.where(known[:, None], direction / np.maximum((direction * apart).sum(axis=1, keepdims=True), 1e-12), 0.0)
+    direction = apart / (classes.variance + scale.floor(classes.rows))
+    return direction / np.maximum((direction * apart).sum(axis=-1, keepdims=True), 1e-12)
 
 
 def by_class(sample: Sample, reference: Sample, scale: FeatureScale, towards: Reals, *, outcomes: bool) -> Reals:
-    """[..., 2] of classes against the reference's of the same class: the mean of the capped squares; and the share of
-    rows that look like other classes', or for outcomes, in which the loss comes last, the excess of the loss.
+    """[..., 2] of classes against the reference's of the same class: the mean of the capped squares of z_mean; and the
+    share of rows that look like other classes', or of outcomes, in which the loss comes last, how far that is above.
     """
-    z_mean, z_scale = differences(sample, reference, scale)
-    if outcomes:
-        squares = np.minimum(np.abs(z_mean[..., :-1]), CAP) ** 2
-        return np.stack([squares.mean(axis=-1), z_mean[..., -1]], axis=-1)
-    share = ((sample.mean - reference.mean) * towards).sum(axis=-1)
-    return np.stack([of_features(z_mean, z_scale)[..., 0], share], axis=-1)
+    z_mean, _ = differences(sample, reference, scale)
+    squares = (np.minimum(np.abs(z_mean), CAP) ** 2).mean(axis=-1)
+    share = z_mean[..., -1] if outcomes else ((sample.mean - reference.mean) * towards).sum(axis=-1)
+    return np.stack([squares, share], axis=-1)

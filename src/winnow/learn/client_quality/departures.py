@@ -11,8 +11,7 @@ from winnow.learn.client_quality.comparison import (
     Reals,
     Sample,
     by_class,
-    differences,
-    of_features,
+    of_rows,
     precision,
     towards_others,
 )
@@ -41,7 +40,7 @@ BY_CLASS, TOWARDS, BLIND = (
 """Where blocks have their statistics. Columns by class, and predictions, say little that these do not say better."""
 LOSS, COPIES = 3, 8
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
-TYPICAL_HARM = 0.4
+TYPICAL_HARM = 0.7
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
 
@@ -83,7 +82,8 @@ def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures
 def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.int64]) -> Reals:
     """Each class against the reference's of that class, [2, 4]."""
     null, classes = reference.nulls[block], sample(reference.moments[block])
-    against, towards = _at(classes, known), towards_others(classes, null.scale)[known]
+    against, comparable = _at(classes, known), np.flatnonzero(classes.rows >= KNOWN_ROWS)
+    towards = towards_others(_at(classes, comparable), null.scale)[np.isin(comparable, known)]
     rows = np.zeros(len(classes.rows))
     rows[known] = own.rows
     expected = null.at(rows)[known]
@@ -95,11 +95,15 @@ def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArr
     a = precision(own, against)
     squares = _summed(values[:, 0] - expected[:, 0, 0], expected[:, 0], np.ones_like(a), a.sum(), harm[:, 0])
     if block == OUTCOMES:
-        return np.stack([squares, _summed(values[:, 1], expected[:, 1], np.sqrt(a), a.sum(), harm[:, 1])])
+        return np.stack(
+            [squares, _summed(values[:, 1] - expected[:, 1, 0], expected[:, 1], np.sqrt(a), a.sum(), harm[:, 1])]
+        )
     weights = np.where(expected[:, 1, 1] > 0, 1 / np.maximum(expected[:, 1, 1], 1e-12), 0.0)
     if not weights.any():
         return np.stack([squares, np.full(4, np.nan)])
-    return np.stack([squares, _summed(values[:, 1], expected[:, 1], weights, weights.sum(), harm[:, 1])])
+    return np.stack(
+        [squares, _summed(values[:, 1] - expected[:, 1, 0], expected[:, 1], weights, weights.sum(), harm[:, 1])]
+    )
 
 
 def _summed(excess: Reals, expected: Reals, weights: Reals, divisor: float, harm: Reals) -> Reals:
@@ -139,7 +143,7 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     weights = best_weights(pooled, classes, null.scale, labelled[known])
     mix[known] = weights[0]
     against = mixed(classes, weights)
-    values = of_features(*differences(pooled, against, null.scale))[0]
+    values = of_rows(pooled, against, null.scale, columns=block == COLUMNS)[0]
     expected = null.blind_at(total, mix)
     a = float(precision(pooled, against)[0])
     return np.stack(

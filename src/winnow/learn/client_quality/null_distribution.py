@@ -14,10 +14,10 @@ from winnow.learn.client_quality.comparison import (
     Reals,
     Sample,
     by_class,
-    differences,
-    of_features,
+    of_rows,
     towards_others,
 )
+from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
 from winnow.learn.client_quality.mixture import best_weights, mixed
 
 GRID = (4, 12, 40, 150, 600)
@@ -58,7 +58,7 @@ def tabulate(
     rng: np.random.Generator,
     *,
     scale: FeatureScale,
-    outcomes: bool,
+    block: str,
 ) -> BlockNull:
     """From the reference's rows; `moments` are its own by class, [C, f]. Outcomes are not looked at without labels."""
     count = len(moments.rows)
@@ -70,10 +70,11 @@ def tabulate(
     sizes = moments.rows[known].astype(np.int64)
     again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, sizes, strict=True)])
     drawn = _stacked([_drawn(own, np.repeat(GRID, DRAWS), rng) for own in rows]).reshaped(len(GRID), DRAWS)
-    towards = towards_others(moments, scale)[known]
-    table[known] = _central(by_class(drawn, again, scale, towards, outcomes=outcomes))
-    if not outcomes:
-        blind[[*known, count]] = _central(_blind(_with_all_alike(drawn, rows, rng), again, scale))
+    towards = towards_others(again, scale)
+    table[known] = _central(by_class(drawn, again, scale, towards, outcomes=block == OUTCOMES))
+    if block != OUTCOMES:
+        samples = _with_all_alike(drawn, rows, rng)
+        blind[[*known, count]] = _central(_blind(samples, again, scale, columns=block == COLUMNS))
     return BlockNull(scale=scale, by_class=table, blind=blind)
 
 
@@ -90,12 +91,12 @@ def _with_all_alike(drawn: Sample, rows: list[Reals], rng: np.random.Generator) 
     )
 
 
-def _blind(own: Sample, classes: Sample, scale: FeatureScale) -> Reals:
+def _blind(own: Sample, classes: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
     """Statistics of samples [G, D, C + 1, f] against mixtures of classes [D, C, f]."""
     against = Sample(classes.rows[:, None], classes.mean[:, None], classes.variance[:, None])
     count = classes.rows.shape[1]
     start = np.concatenate([np.eye(count), np.full((1, count), 1 / count)])
-    return of_features(*differences(own, mixed(against, best_weights(own, against, scale, start)), scale))
+    return of_rows(own, mixed(against, best_weights(own, against, scale, start)), scale, columns=columns)
 
 
 def _some(rows: Reals, rng: np.random.Generator) -> Reals:

@@ -58,7 +58,7 @@ class ReferenceSummary:
             )
             fourth[block] = _class_means(square**2, classes, counts).astype(np.float32)
             scale = FeatureScale.of(x, square)
-            nulls[block] = tabulate(x, classes, sample(moments[block]), rng, scale=scale, outcomes=block == OUTCOMES)
+            nulls[block] = tabulate(x, classes, sample(moments[block]), rng, scale=scale, block=block)
         return cls(rows=len(classes), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
 
     @classmethod
