@@ -241,6 +241,17 @@ def test_the_finding_of_the_right_kind_is_the_evidence_and_a_harmful_contributio
     assert "contribution" in worse.kinds
 
 
+def test_an_unlike_update_is_an_alarm_only_where_data_are_not_told() -> None:
+    rng = np.random.default_rng(18)
+    reference = summary(rng)
+    history = {client: [measure(reference, told(*each))] for client, each in enumerate(honest(rng, 8))}
+    history[8] = []
+    with_data, without = (assess(history, updates={0: 9.0, 8: 9.0})[client] for client in (0, 8))
+    assert (with_data.verdict, with_data.kinds[-1]) == ("different", "updates")
+    assert with_data.score == assess(history)[0].score
+    assert (without.verdict, without.kinds) == ("suspect", ("updates",))
+
+
 def test_without_evidence_nothing_can_be_told_and_later_assessments_count_more() -> None:
     rng = np.random.default_rng(13)
     reference, (x, y) = summary(rng), drawn(rng, 200)
