@@ -95,7 +95,17 @@ def test_losses_leave_unless_noise_hides_clients_or_samples(sets: tuple[str, ...
 )
 def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
     assert said in learnt(explained(matching, algorithm="fedprof"), "server")
+    assert "how many samples of each class" not in learnt(explained(matching, algorithm="fedprof"), "server")
     assert "profile" not in learnt(explained(algorithm="fedavg-rp"), "server")
+
+
+@pytest.mark.parametrize(("matching", "said"), [("plain", "for each class the mean"), ("encrypted", "but no means")])
+def test_profiles_by_class_tell_how_many_samples_there_are_of_each(matching: str, said: str) -> None:
+    told = learnt(explained(f"select.profile_comparison={matching}", algorithm="fedprof-by-class"), "server")
+    assert "how many samples of each class every client has" in told
+    assert said in told
+    parts = explained("select.count_step=10", algorithm="fedprof-by-class").parts
+    assert any("rounded down to multiples of 10" in part and "fewer than 5 samples" in part for part in parts)
 
 
 @pytest.mark.parametrize("algorithm", ["afl", "oort", "power-of-choice", "qfedavg", "tifl"])

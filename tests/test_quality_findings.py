@@ -18,6 +18,7 @@ from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.image_statistics import IMAGE_STATISTICS, image_statistics
 from winnow.learn.client_quality.label_findings import label_findings
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
+from winnow.learn.client_quality.typical_clients import typical_reference
 
 Rows = NDArray[np.float64]
 Classes = NDArray[np.int64]
@@ -299,18 +300,18 @@ def test_any_image_has_statistics(shape: tuple[int, ...]) -> None:
 
 def test_images_of_a_client_are_described() -> None:
     digits = load_digits()
-    order = np.random.default_rng(16).permutation(len(digits.images))  # they come writer by writer
+    order = np.random.default_rng(16).permutation(len(digits.images))[:1000]  # they come writer by writer
     images, y = torch.tensor(digits.images[order], dtype=torch.float32)[:, None] / 16, digits.target[order]
-    images = torch.nn.functional.interpolate(images, scale_factor=3, mode="bilinear")
-    x = image_statistics(images[:900]).numpy()
-    known, here = moments(x, y[:900], 10), y[:900]
+    images = torch.nn.functional.interpolate(images, scale_factor=2, mode="bilinear")
+    x = image_statistics(images[:600]).numpy()
+    known, here = moments(x, y[:600], 10), y[:600]
     fourth = np.stack([((x[here == c] - known.mean[c]) ** 4).mean(0) for c in range(10)])
 
     def texts(part: torch.Tensor, labels: Classes) -> list[str]:
         told = moments(image_statistics(part).numpy(), labels, 10)
         return [each.text for each in image_findings(told, known, fourth)]
 
-    mine, labels = images[900:], y[900:]
+    mine, labels = images[600:], y[600:]
     assert texts(mine, labels) == []
     assert texts(mine[labels < 3], labels[labels < 3]) == []
     assert texts(mine, np.random.default_rng(1).permutation(labels)) == []
@@ -342,3 +343,27 @@ def test_rows_that_are_alike_at_the_reference_too_are_no_copies() -> None:
         assert copy_findings(rows, draw(rows), 200, known) == []
     assert expected_distinct(2000, 200, known) == pytest.approx(512, rel=0.35)
     assert [each.kind for each in copy_findings(200, 20, 200, known)] == ["copies"]
+
+
+# Typical clients ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reference_with_a_bad_clients_rows_does_not_mislead() -> None:
+    """A fifth of the reference has glucose in other units, as a fifth of the clients: they are named, and only they."""
+    rng = np.random.default_rng(17)
+    columns, y = patients(rng, 500, 0.5)
+    mixed = columns | {"glucose": np.where(rng.random(500) < 0.2, 18, 1) * columns["glucose"]}
+    features = {COLUMNS: PREPROCESSING.transform(mixed)}
+    known = ReferenceSummary.make(features, y, 2, rng)
+    clients = []
+    for place in range(10):
+        own, labels = patients(rng, 200, 0.3 + 0.05 * place)
+        x = PREPROCESSING.transform(own | {"glucose": (18 if place < 2 else 1) * own["glucose"]})
+        clients.append(ClientEvidence(rows=200, distinct_rows=None, blocks={COLUMNS: moments(x, labels, 2)}))
+    typical = typical_reference(known, clients)
+    said = [[each.text for each in client_findings(each, typical, NAMES)] for each in clients]
+    assert said[2:] == [[]] * 8
+    words = "column glucose: 18 times larger than the reference's (mg/dL against mmol/L?)"
+    assert said[:2] == [[words]] * 2
+    few = typical_reference(known, clients[:4]).moments[COLUMNS]
+    np.testing.assert_array_equal(few.mean, known.moments[COLUMNS].mean)

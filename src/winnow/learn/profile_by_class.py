@@ -181,7 +181,7 @@ def class_divergence(profiles: Sequence[ClassProfile], reference: ClassProfile) 
     counts = np.stack([p.counts for p in profiles])
     weights = class_weights(counts, reference.counts)
     found: NDArray[np.float64] = (weights * kl.mean(axis=2)).sum(1)
-    return found - chance_divergence(weights, counts, reference.counts)
+    return found - null_divergence(weights, counts, reference.counts)
 
 
 def class_weights(counts: NDArray[np.int64], reference: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -194,16 +194,16 @@ def class_weights(counts: NDArray[np.int64], reference: NDArray[np.int64]) -> ND
     return weights
 
 
-def chance_divergence(
+def null_divergence(
     weights: NDArray[np.float64], counts: NDArray[np.int64], reference: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """What equation 10 gives an honest client by chance: about 1/n + 1/m for a class of n samples here, m there.
+    """What equation 10 gives on average where both have the same data: 1/n + 1/m for n samples of a class here, m there.
 
     The squared difference of two means is (1/n + 1/m)·σ² on average, and half of it counts; that of the logarithms of
     two variances is 2/n + 2/m, and a quarter of it counts. Without it, small clients would look worse than large ones.
     """
-    chance = 1 / np.maximum(counts, 1) + 1 / np.maximum(reference, 1)
-    result: NDArray[np.float64] = (weights * chance).sum(1)
+    expected = 1 / np.maximum(counts, 1) + 1 / np.maximum(reference, 1)
+    result: NDArray[np.float64] = (weights * expected).sum(1)
     return result
 
 

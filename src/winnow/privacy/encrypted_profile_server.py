@@ -15,7 +15,7 @@ from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
 from winnow.learn.handlers import SEED_BYTES
-from winnow.learn.profile_by_class import chance_divergence, class_weights, counts_fault
+from winnow.learn.profile_by_class import class_weights, counts_fault, null_divergence
 from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileBuilder, SiteExtension
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.round_loop import SynchronousRounds
@@ -147,7 +147,7 @@ class EncryptedReference(ReferenceProfile):
         weights = class_weights(counts, self._sealed.counts)
         found, known = np.full(len(parts), np.nan), np.flatnonzero(~np.isnan(weights).any(1))
         found[known] = self._decrypted([parts[i] for i in known.tolist()], ask)
-        return found - chance_divergence(weights, counts, self._sealed.counts)
+        return found - null_divergence(weights, counts, self._sealed.counts)
 
     def _decrypted(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
         starts = range(0, len(parts), DECRYPTION_BATCH)

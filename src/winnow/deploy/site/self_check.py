@@ -27,7 +27,7 @@ _listed = partial(listed, at_most=8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SiteCheck:
     """One thing that was looked at. `ok` is False where a job would fail because of it."""
 
     part: str
@@ -35,20 +35,20 @@ class Finding:
     text: str
 
 
-def check_site(kit_folder: Path, config_file: Path | None = None) -> Iterator[Finding]:
-    """All findings, one after another: reading data and finding the server may take a while.
+def check_site(kit_folder: Path, config_file: Path | None = None) -> Iterator[SiteCheck]:
+    """All checks, one after another: reading data and finding the server may take a while.
 
     A kit or a configuration that cannot be read ends the check, because everything else depends on it.
     """
     kit = Kit.load(kit_folder.resolve(), "site")
     until = kit.certificate.not_valid_after_utc.date()
-    yield Finding(part="kit", ok=True, text=f"site {kit.name} of {kit.organisation}; certificate valid until {until}")
+    yield SiteCheck(part="kit", ok=True, text=f"site {kit.name} of {kit.organisation}; certificate valid until {until}")
     config = load_config(kit.path, config_file)
     offered = config.resources
     text = f"{offered.cpus:g} CPUs, {offered.memory_mb:,} MB, {offered.gpus} GPUs"
-    yield Finding(part="resources", ok=True, text=text)
+    yield SiteCheck(part="resources", ok=True, text=text)
     if not config.data:
-        yield Finding(part="data", ok=False, text="site.toml names no data; add a [data.NAME] table")
+        yield SiteCheck(part="data", ok=False, text="site.toml names no data; add a [data.NAME] table")
     for name, source in config.data.items():
         yield _attempt(f"data {name}", partial(_data, name, source))
     yield from _policy(kit, config)
@@ -56,13 +56,13 @@ def check_site(kit_folder: Path, config_file: Path | None = None) -> Iterator[Fi
     yield _attempt("connection", partial(_connection, kit, config))
 
 
-def _attempt(part: str, look: Callable[[], str]) -> Finding:
+def _attempt(part: str, look: Callable[[], str]) -> SiteCheck:
     try:
-        return Finding(part=part, ok=True, text=look())
+        return SiteCheck(part=part, ok=True, text=look())
     except WinnowError as error:
-        return Finding(part=part, ok=False, text=str(error))
+        return SiteCheck(part=part, ok=False, text=str(error))
     except OSError as error:
-        return Finding(part=part, ok=False, text=f"{error.filename or part}: {error.strerror or error}")
+        return SiteCheck(part=part, ok=False, text=f"{error.filename or part}: {error.strerror or error}")
 
 
 def _data(name: str, source: DataSource) -> str:
@@ -99,42 +99,44 @@ def _counts(data: SiteData) -> str:
     return f" (samples each: {_listed([f'{count[each]:,}' for each in range(data.clients.classes)])})"
 
 
-def _policy(kit: Kit, config: SiteConfig) -> Iterator[Finding]:
+def _policy(kit: Kit, config: SiteConfig) -> Iterator[SiteCheck]:
     path = kit.path / POLICY_FILE
     if not path.exists():
-        yield Finding(part="policy", ok=False, text=f"there is no {path}: this site rejects every job")
+        yield SiteCheck(part="policy", ok=False, text=f"there is no {path}: this site rejects every job")
         return
     try:
         policy = read_site_policy(path.read_bytes())
     except WinnowError as error:
-        yield Finding(part="policy", ok=False, text=f"{path}: {error}; until it is mended, every job is rejected")
+        yield SiteCheck(part="policy", ok=False, text=f"{path}: {error}; until it is mended, every job is rejected")
         return
     for rule in policy.jobs:
         yield _rule(rule, config)
     for name in config.data:
         if not any(matches(rule.data, name) for rule in policy.jobs):
-            yield Finding(part="policy", ok=False, text=f"no [[jobs]] rule allows anybody to use data {name!r}")
+            yield SiteCheck(part="policy", ok=False, text=f"no [[jobs]] rule allows anybody to use data {name!r}")
     if any(rule.own_code for rule in policy.jobs):
         yield _sandbox(policy)
 
 
-def _rule(rule: JobRule, config: SiteConfig) -> Finding:
+def _rule(rule: JobRule, config: SiteConfig) -> SiteCheck:
     who = _listed([each for each in (*rule.people, *rule.organisations, *rule.roles) if each != ANY]) or "everybody"
     unknown = [name for name in rule.data if name != ANY and name not in config.data]
     if unknown:
-        return Finding(part="policy", ok=False, text=f"a rule names data {unknown[0]!r}, which site.toml does not have")
+        return SiteCheck(
+            part="policy", ok=False, text=f"a rule names data {unknown[0]!r}, which site.toml does not have"
+        )
     data = "any data" if ANY in rule.data else _listed(list(rule.data))
     code = "with" if rule.own_code else "without"
-    return Finding(part="policy", ok=True, text=f"{who} may use {data}, {code} code of their own")
+    return SiteCheck(part="policy", ok=True, text=f"{who} may use {data}, {code} code of their own")
 
 
-def _sandbox(policy: SitePolicy) -> Finding:
+def _sandbox(policy: SitePolicy) -> SiteCheck:
     reason = sandbox_unavailable_reason()
     if reason is None:
-        return Finding(part="sandbox", ok=True, text="available")
+        return SiteCheck(part="sandbox", ok=True, text="available")
     if policy.sandbox == "none":
-        return Finding(part="sandbox", ok=True, text=f"not available ({reason}), and the policy does not require it")
-    return Finding(part="sandbox", ok=False, text=f"jobs with code of their own are rejected: {reason}")
+        return SiteCheck(part="sandbox", ok=True, text=f"not available ({reason}), and the policy does not require it")
+    return SiteCheck(part="sandbox", ok=False, text=f"jobs with code of their own are rejected: {reason}")
 
 
 def _disk(config: SiteConfig) -> str:

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, ndtri
 
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import (
@@ -133,6 +132,8 @@ def assess(
 
 def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) -> ScoreTable:
     """The scores of all clients, by statistic."""
+    from scipy.special import ndtri  # noqa: PLC0415 - SciPy takes long to import
+
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
     level = _levels(present.any(axis=0), false_alarms)
@@ -182,6 +183,8 @@ def _quantile(level: Table, skewness: Table) -> Table:
 
     It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
     """
+    from scipy.special import gammainccinv  # noqa: PLC0415 - SciPy takes long to import
+
     shape = 4 / np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0) ** 2
     return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 

@@ -21,6 +21,7 @@ from winnow.learn.client_quality.reference_source import ReferenceSource, Server
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.settings import QualitySettings
+from winnow.learn.client_quality.typical_clients import typical_reference
 from winnow.learn.client_quality.update_evidence import UpdateEvidence, UpdateScore
 from winnow.learn.reply_checks import CheckedReplies
 from winnow.learn.representation_profile import ReplyCheck, SendTasks
@@ -115,12 +116,16 @@ class ClientAssessor:
         evidence, reasons = self._evidence(model, shared, round, ask, send_tasks)
         updates = {} if self._updates is None else self._updates.scores()
         contributions = {} if self._contributions is None else self._contributions.estimator.estimates()
+        describe = None
+        if self._questions is not None and self.reference is not None:
+            typical = typical_reference(self.reference, evidence.values())
+            describe = partial(self._questions.describe, reference=typical)
         found = assess(
             self._history,
             false_alarms=self._settings.false_alarms,
             updates={client: score.z for client, score in updates.items()},
             contribution=contributions,
-            findings=_Findings(partial(self._findings, evidence, updates, contributions), self._clients),
+            findings=_Findings(partial(self._findings, describe, evidence, updates, contributions), self._clients),
         )
         found = [_with_reason(each, reasons) for each in found]
         yield Assessed(
@@ -175,14 +180,15 @@ class ClientAssessor:
 
     def _findings(
         self,
+        describe: Callable[[ClientEvidence], Sequence[Finding]] | None,
         evidence: Mapping[int, ClientEvidence],
         updates: Mapping[int, UpdateScore],
         contributions: Mapping[int, ContributionEstimate],
         client: int,
     ) -> Sequence[Finding]:
         found: list[Finding] = []
-        if client in evidence and self._questions is not None and self.reference is not None:
-            found += self._questions.describe(evidence[client], self.reference)
+        if client in evidence and describe is not None:
+            found += describe(evidence[client])
         if client in updates:
             found.append(Finding(kind="updates", strength=1.0, text=updates[client].text()))
         if client in contributions:

@@ -140,8 +140,8 @@ def unexplained_share(
         fitted = _mixture_weights(client.mean[which].astype(np.float64), classes.mean, 1 / error)
         own += classes.distance(client, which, count, weights)
         mixed += classes.distance(client, which, count, fitted)
-    chance = 2.0 * classes.mean.shape[1] * len(told)
-    return float(np.clip((mixed - chance) / (own - chance), 0, 1)) if own > 2 * chance else None
+    under_null = 2.0 * classes.mean.shape[1] * len(told)
+    return float(np.clip((mixed - under_null) / (own - under_null), 0, 1)) if own > 2 * under_null else None
 
 
 @dataclass(frozen=True)

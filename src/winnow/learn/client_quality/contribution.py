@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from winnow.core import Reply
 from winnow.learn.client_quality.coalition_game import CoalitionGame, Utilities
@@ -74,6 +73,8 @@ class ContributionEstimate:
         Leave-one-out decides, since it looks at the model as it is. A Shapley value also looks at small coalitions,
         where honest clients with few classes do harm, and bad ones do none that others had not done.
         """
+        from scipy.special import stdtrit  # noqa: PLC0415 - SciPy takes long to import
+
         if not 0 < self.leave_one_out_error < inf:
             return False
         return self.leave_one_out / self.leave_one_out_error < -float(stdtrit(self.rounds - 1, CONFIDENCE))

@@ -36,8 +36,8 @@ def exchanged_columns(
     _, place = linear_sum_assignment(cost)
     rows, there = float(expected.counts.sum()), cost[np.arange(len(chosen)), place]
     kurtosis = expected.fourth[:, chosen[place]] / np.maximum(expected.variance[:, chosen[place]], 1e-300) ** 2
-    chance = (1 + kurtosis).sum(0) / rows
-    fits = (there <= _BETTER * own) & (there <= _NEAR + chance) & (rows * own >= _SURE)
+    noise = (1 + kurtosis).sum(0) / rows
+    fits = (there <= _BETTER * own) & (there <= _NEAR + noise) & (rows * own >= _SURE)
     return [[int(chosen[each]) for each in cycle] for cycle in _cycles(place) if len(cycle) > 1 and fits[cycle].all()]
 
 

@@ -160,13 +160,13 @@ def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
         z = (seen.predicted[place, other] - expected) / error
         if z <= 0 or contrast < MIN_CONTRAST:
             continue
-        by_chance = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
+        if_random = (1 - kept) * frequent[other] / max(1 - frequent[label], 1e-9)
         margin = NEEDED_TAKEN + 2 * error / contrast
         taken[label] = _Taken(
             other=other,
             share=share,
             strength=finding_strength(z, _needed_z(len(known) * len(seen.labels)), share, NEEDED_TAKEN),
-            certain=contrary or len(seen.labels) == 1 or share > by_chance + margin or kept < frequent[label] - margin,
+            certain=contrary or len(seen.labels) == 1 or share > if_random + margin or kept < frequent[label] - margin,
         )
     return {label: each for label, each in taken.items() if each.strength >= 1 and _holds(label, taken)}
 
@@ -218,10 +218,10 @@ def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
 def _random_findings(seen: _Confusion) -> list[Finding]:
     """The share of labels that look drawn from all C classes alike: agreement = (1 − share) · expected + share / C."""
     agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
-    chance = 1 / seen.predicted.shape[1]
-    if expected - chance < MIN_CONTRAST:
+    at_random = 1 / seen.predicted.shape[1]
+    if expected - at_random < MIN_CONTRAST:
         return []
-    random = (expected - agrees) / (expected - chance)
+    random = (expected - agrees) / (expected - at_random)
     strength = finding_strength((expected - agrees) / seen.agreement_error, _needed_z(1), random, NEEDED_RANDOM)
     if random <= 0 or strength < 1:
         return []

@@ -1,6 +1,6 @@
 """The protocol's steps as tasks: their names, what they carry, and bytes as arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
 
 def payload_bytes(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
     """The bytes of this name; a message without them, or with more than `most`, is refused."""
-    if not is_byte_array(payload.get(part, {}), name, most):
+    if not isinstance(payload, Mapping) or not is_byte_array(payload.get(part, {}), name, most):
         raise ProtocolError(f"the message has no valid {name}")
     return np.asarray(payload[part][name]).tobytes()
 
