@@ -176,7 +176,7 @@ def test_a_jobs_log_names_who_looks_bad_and_what_was_done_but_tells_nothing_of_t
     channel = Recorder()
     DeployedRun(channel, start).execute(Scripted(events), lambda event: None)  # type: ignore[arg-type]
     assert channel.lines == [
-        "round 2: 2 of 3 clients look bad: clinic (suspect), ward, south (harmful)",
+        "round 2: 2 of 3 clients look bad: clinic (suspect); ward, south (harmful)",
         "round 3: excluded: ward, south",
         "round 3: reply of ward, north rejected: no answer",
         "round 4: no client looks bad",

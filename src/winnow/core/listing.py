@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def listed(names: Sequence[str], at_most: int = 5) -> str:
-    """With commas between them; of more than so many, the rest is counted."""
+def listed(names: Sequence[str], at_most: int = 5, between: str = ", ") -> str:
+    """With commas between them, or what names with commas need; of more than so many, the rest is counted."""
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more
+    return between.join(names[:at_most]) + more

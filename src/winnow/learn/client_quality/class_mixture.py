@@ -108,7 +108,7 @@ def _fit(
     variance: Reals,
 ) -> Reals:
     count, target = max(client.counts[which] * independent, 1.0), client.mean[which].astype(np.float64)
-    weights = (known == which).astype(np.float64) if which in known else rows / rows.sum()
+    weights: Reals = (known == which).astype(np.float64) if which in known else rows / rows.sum()
     if len(known) == 1:
         return weights
     for number in range(_PASSES):

@@ -20,7 +20,8 @@ def distinct_rows(x: Tensor) -> int:
     flat = x.detach().flatten(1)
     weights = _weights(flat.shape[1], x.device)
     chunk = max(1, _CHUNK_NUMBERS // max(flat.shape[1], 1))
-    return int(torch.cat([(_words(part) * weights).sum(1) for part in flat.split(chunk)]).unique().numel())
+    hashes = torch.cat([(_words(part) * weights).sum(1) for part in torch.split(flat, chunk)])
+    return len(torch.unique(hashes))
 
 
 def _words(rows: Tensor) -> Tensor:

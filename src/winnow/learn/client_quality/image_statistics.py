@@ -32,7 +32,7 @@ def image_statistics(images: Tensor) -> Tensor:
     if not len(x):
         return x.new_zeros(0, len(IMAGE_STATISTICS), dtype=torch.float32)
     chunk = len(x) if x.is_cuda else max(1, _CHUNK_PIXELS // x[0].numel())
-    return torch.cat([_statistics(part.float()) for part in x.split(chunk)])
+    return torch.cat([_statistics(part.float()) for part in torch.split(x, chunk)])
 
 
 def _statistics(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _statistics(x: Tensor) -> Tensor:
 
 
 def _square(part: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(part, dim=(1, 2)).square() / part[0].numel()
+    return torch.linalg.vector_norm(part, dim=(1, 2)).square().div(part[0].numel())
 
 
 def _alike(part: Tensor) -> Tensor:
