@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from winnow.learn.client_quality.column_differences import ColumnDifferences
+from winnow.learn.client_quality.column_differences import NEEDED_SPREAD, ColumnDifferences
 from winnow.learn.client_quality.input_names import InputNames
 from winnow.learn.client_quality.unit_names import likely_units
 
@@ -26,9 +26,12 @@ class ColumnWords:
         return f"is {'0' if abs(value) < CONSTANT * unit else number_text(value, 4)} in every row"
 
     def difference(self, place: int) -> str:
-        if self._d.spread_strength[place] >= 1:
-            return self._degrees(place) or self._times(place) or self._varies(place)
-        if self._d.place_strength[place] >= 1:
+        wider, moved = self._d.spread_strength[place] >= 1, self._d.place_strength[place] >= 1
+        if wider or (moved and abs(self._d.spread[place]) >= NEEDED_SPREAD):
+            scaled = self._degrees(place) or self._times(place)
+            if wider or scaled:
+                return scaled or self._varies(place)
+        if moved:
             return self._shifted(place)
         return "unlike the reference's within classes"
 
