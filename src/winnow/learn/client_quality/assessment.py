@@ -95,7 +95,7 @@ def _assessed(
     elif not enough:
         verdict = "cannot tell"
     else:
-        unlike = harmful or unlike_update or table.by_chance[row].max() >= 1
+        unlike = harmful or unlike_update or table.beyond_null[row].max() >= 1
         verdict = "different" if unlike else "fine"
     kinds = _told(scores, verdict, unlike_update=unlike_update, harmful=harmful)
     words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings.get(client, ()) if kinds else ())

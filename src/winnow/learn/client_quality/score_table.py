@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, ndtri
 
 from winnow.learn.client_quality.departures import (
     DETECTABLE,
@@ -31,7 +30,7 @@ from winnow.learn.client_quality.departures import (
 
 Table: TypeAlias = NDArray[np.float64]
 
-FEWEST_CLIENTS = 5
+MIN_CLIENTS = 5
 """With fewer, clients say too little about each other: the reference alone decides."""
 LABELS = sorted(TOWARDS.values())
 """The statistics that look for wrong labels."""
@@ -49,7 +48,7 @@ class ScoreTable:
 
     among_clients: Table
     """By how much it exceeds the typical client's, in units of what chance and the spread of clients allow."""
-    by_chance: Table
+    beyond_null: Table
     """The same, in units of what chance alone allows."""
     power: Table
     """[K], the score that a typical harm would have"""
@@ -59,19 +58,21 @@ class ScoreTable:
 
 def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) -> ScoreTable:
     """The scores of all clients, by statistic."""
+    from scipy.special import ndtri  # noqa: PLC0415 - SciPy takes long to import
+
     table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
     present = np.isfinite(table[..., EFFECT])
     level = _levels(np.asarray(present.any(axis=0)), false_alarms)
     effect, deviation = table[..., EFFECT], table[..., DEVIATION]
-    chance = deviation * _quantile(level, table[..., SKEWNESS])
+    null_bound = deviation * _quantile(level, table[..., SKEWNESS])
     centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
-    for place in np.flatnonzero(present.sum(axis=0) >= FEWEST_CLIENTS):
+    for place in np.flatnonzero(present.sum(axis=0) >= MIN_CLIENTS):
         who = present[:, place]
         centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = MARGIN * np.sqrt(chance**2 + (ndtri(level) * spread) ** 2)
+    bound = MARGIN * np.sqrt(null_bound**2 + (ndtri(level) * spread) ** 2)
     return ScoreTable(
         among_clients=_tests((effect - centre) / bound),
-        by_chance=_tests((effect - np.maximum(centre, 0)) / chance),
+        beyond_null=_tests((effect - np.maximum(centre, 0)) / null_bound),
         power=_tests(table[..., DETECTABLE] / bound).max(axis=1, initial=0.0),
         loss=np.nan_to_num(effect[:, LOSS] - centre[LOSS]),
     )
@@ -108,6 +109,8 @@ def _quantile(level: Table, skewness: Table) -> Table:
 
     It is that of (G - a) / √a, where G has the gamma distribution of shape a = 4 / skewness².
     """
+    from scipy.special import gammainccinv  # noqa: PLC0415 - SciPy takes long to import
+
     shape = 4 / np.clip(np.nan_to_num(skewness), LEAST_SKEWNESS, 4.0) ** 2
     return np.asarray((gammainccinv(shape, level) - shape) / np.sqrt(shape))
 
