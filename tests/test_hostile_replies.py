@@ -47,6 +47,7 @@ class Way:
         return " ".join((self.algorithm, *self.sets))
 
 
+EVIDENCE = "quality.evidence=['inputs', 'columns', 'labels', 'updates']"
 SECURE = "collect.name=secure"
 HOMOMORPHIC = ("collect.name=homomorphic", "collect.key_holder=2")
 DP = ("collect.name=central-dp", "collect.noise_multiplier=0.5")
@@ -57,6 +58,8 @@ WAYS = [
     *(Way(name, ("evaluation.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
     Way("fedrep", ("evaluation.by=tuned", "evaluation.tune_epochs=1", "evaluation.tune_every=1")),
     Way("fedprof", ("select.divergence=normalised", "select.replacement=true")),
+    Way("fedavg", (EVIDENCE, "quality.policy=exclude"), 3),
+    Way("fedprof", (EVIDENCE, "reference_clients=[2, 4]"), 3),
     Way("tifl", ("select.count=1", "select.interval=1")),
     Way("power-of-choice", ("select.count=2",)),
     Way("afl", ("select.count=2", "select.alpha1=0.2")),

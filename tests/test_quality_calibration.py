@@ -12,7 +12,7 @@ from winnow.learn.client_quality.assessment import ClientAssessment, assess
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.comparison import FeatureScale, Sample, differences
 from winnow.learn.client_quality.contribution import ContributionEstimate
-from winnow.learn.client_quality.departures import Departures, measure
+from winnow.learn.client_quality.departures import Departures, measure_departures
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.mixture import best_weights
@@ -60,7 +60,7 @@ def summary(rng: np.random.Generator, rows: int = 400) -> ReferenceSummary:
 
 
 def assessed(reference: ReferenceSummary, clients: list[ClientEvidence]) -> list[ClientAssessment]:
-    return assess({client: [measure(reference, each)] for client, each in enumerate(clients)})
+    return assess({client: [measure_departures(reference, each)] for client, each in enumerate(clients)})
 
 
 def honest(rng: np.random.Generator, count: int, rows: int = 150) -> list[Rows]:
@@ -161,7 +161,9 @@ def test_units_of_features_do_not_matter() -> None:
             mean=(moments.mean * unit).astype(np.float32),
             variance=(moments.variance * unit**2).astype(np.float32),
         )
-        return measure(reference, ClientEvidence(rows=100, distinct_rows=100, blocks={COLUMNS: scaled})).array
+        return measure_departures(
+            reference, ClientEvidence(rows=100, distinct_rows=100, blocks={COLUMNS: scaled})
+        ).array
 
     np.testing.assert_allclose(one(1.0), one(1024.0), rtol=1e-3, atol=1e-4)
 
@@ -171,7 +173,7 @@ def test_the_numbering_of_classes_does_not_matter() -> None:
     (x, y), (own, labels) = drawn(rng, 300), drawn(rng, 100)
     order = np.array([2, 0, 1])
     scores = [
-        measure(
+        measure_departures(
             ReferenceSummary.make({COLUMNS: x}, renamed[y], CLASSES, np.random.default_rng(1)),
             told(own, renamed[labels], (COLUMNS,)),
         ).array[:, 0]
@@ -224,7 +226,7 @@ def test_the_finding_of_the_right_kind_is_the_evidence_and_a_harmful_contributio
     rows = honest(rng, 8, rows=200)
     rows[0][0][:, 1] += 3
     reference = summary(rng)
-    history = {client: [measure(reference, told(*each))] for client, each in enumerate(rows)}
+    history = {client: [measure_departures(reference, told(*each))] for client, each in enumerate(rows)}
     findings = {
         0: [
             Finding(kind="labels", strength=9, text="labels: all wrong"),
@@ -241,10 +243,21 @@ def test_the_finding_of_the_right_kind_is_the_evidence_and_a_harmful_contributio
     assert "contribution" in worse.kinds
 
 
+def test_an_unlike_update_is_an_alarm_only_where_data_are_not_told() -> None:
+    rng = np.random.default_rng(18)
+    reference = summary(rng)
+    history = {client: [measure_departures(reference, told(*each))] for client, each in enumerate(honest(rng, 8))}
+    history[8] = []
+    with_data, without = (assess(history, updates={0: 9.0, 8: 9.0})[client] for client in (0, 8))
+    assert (with_data.verdict, with_data.kinds[-1]) == ("different", "updates")
+    assert with_data.score == assess(history)[0].score
+    assert (without.verdict, without.kinds) == ("suspect", ("updates",))
+
+
 def test_without_evidence_nothing_can_be_told_and_later_assessments_count_more() -> None:
     rng = np.random.default_rng(13)
     reference, (x, y) = summary(rng), drawn(rng, 200)
-    fine, bad = measure(reference, told(x, y)), measure(reference, told(x + 2, y))
+    fine, bad = measure_departures(reference, told(x, y)), measure_departures(reference, told(x + 2, y))
     nothing, improved, worsened = assess({0: [], 1: [bad, bad, fine], 2: [fine, fine, bad]})
     assert nothing.verdict == "cannot tell"
     assert np.isnan(nothing.score)
@@ -258,8 +271,10 @@ def test_a_summary_survives_the_journey() -> None:
     rng = np.random.default_rng(14)
     reference, evidence = summary(rng), told(*drawn(rng, 80))
     again = ReferenceSummary.of(reference.arrays())
-    np.testing.assert_array_equal(measure(again, evidence).array, measure(reference, evidence).array)
-    kept = measure(reference, evidence)
+    np.testing.assert_array_equal(
+        measure_departures(again, evidence).array, measure_departures(reference, evidence).array
+    )
+    kept = measure_departures(reference, evidence)
     np.testing.assert_array_equal(Departures.of(kept.array).array, kept.array)
 
 
@@ -311,4 +326,4 @@ def test_evidence_of_another_model_is_refused() -> None:
     rng = np.random.default_rng(17)
     x, y = drawn(rng, 100)
     with pytest.raises(DataError, match="does not fit the reference's"):
-        measure(summary(rng), told(x[:, :4], y, (COLUMNS,)))
+        measure_departures(summary(rng), told(x[:, :4], y, (COLUMNS,)))

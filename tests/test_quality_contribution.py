@@ -301,6 +301,7 @@ def test_verdicts_by_updates_and_contribution_alone() -> None:
 def test_an_update_that_is_not_finite_plays_no_part() -> None:
     found = observed({0: (1, 0), 1: (math.nan, 0), 2: (0, 1)}, dict.fromkeys(range(3), 1.0))
     assert found == observed({0: (1, 0), 2: (0, 1)}, dict.fromkeys(range(3), 1.0))
+    assert observed({0: (math.inf, 0)}, {0: 1.0}) == observed({}, {}) == {}
 
 
 def test_of_a_client_that_started_from_an_older_version_only_the_change_counts() -> None:

@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=[*SETS], default=[*SETS])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--no-rivals", action="store_true")
+    parser.add_argument("--rival-seeds", type=int, default=5, help="how many of the seeds the rivals are tried on, too")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
         "--records", type=Path, help="default: docs/results/clients.jsonl; with --quick, runs/clients-quick.jsonl"
@@ -93,11 +93,15 @@ def _stored(path: Path) -> list[Trial]:
 
 def _trials(missing: Sequence[Wanted], options: argparse.Namespace) -> Iterator[Trial]:
     if options.workers == 1:
-        yield from (_run(each, options.cache, not options.no_rivals) for each in missing)
+        yield from (_run(each, options.cache, _with_rivals(each, options)) for each in missing)
         return
     with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        runs = [pool.submit(_run, each, options.cache, not options.no_rivals) for each in missing]
+        runs = [pool.submit(_run, each, options.cache, _with_rivals(each, options)) for each in missing]
         yield from (run.result() for run in as_completed(runs))
+
+
+def _with_rivals(wanted: Wanted, options: argparse.Namespace) -> bool:
+    return wanted.seed < options.first_seed + options.rival_seeds
 
 
 def _run(wanted: Wanted, cache: Path, rivals: bool) -> Trial:

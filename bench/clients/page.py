@@ -82,17 +82,18 @@ def _head(trials: Sequence[Trial]) -> str:
 
 Made by `python -m bench clients` out of {len(trials):,} runs: {", ".join(_sets(trials))}; seeds {seeds}.
 
-{CLIENTS} clients with class mixes from a Dirichlet distribution and sizes that differ; of these 1 to {MOST_BAD}, drawn per
-seed, have bad data, all in one way. FedAvg with all clients, {ROUNDS} rounds of {LOCAL["epochs"]} local epochs, an MLP with
-{HIDDEN} hidden units, a clean reference set of {REFERENCE} rows, {ASSESSMENTS} assessments; else `[quality]` is as it is by default.
+There are {CLIENTS} clients with class mixes from a Dirichlet distribution and sizes that differ; of these
+1 to {MOST_BAD}, drawn per seed, have bad data, all in one way. FedAvg with all clients, {ROUNDS} rounds of
+{LOCAL["epochs"]} local epochs, an MLP with {HIDDEN} hidden units, a clean reference set of {REFERENCE} rows,
+{ASSESSMENTS} assessments; else `[quality]` is as by default.
 Constants of the assessment were chosen on seeds 100 and 101; these figures are of other seeds.
 
 Ways: a column's raw values times ten; a column one standard deviation too high; four columns exchanged in pairs; a
 column filled with zeros; noise (one standard deviation in every column of numbers; 0.3 of the range of MNIST's pixels,
 0.15 of CIFAR-10's); foreign rows (the other table's, cut to shape; CIFAR-10 images in MNIST and the other way round);
-labels drawn at random for 40 % and 100 % of the rows; the client's two most frequent classes exchanged; {COPIED_ROWS} rows
-copied again and again. Columns of which most values are zero are left alone: zero-filling them spoils nothing. CIFAR-10
-is given as features of EfficientNet-Lite0.
+labels drawn at random for 40 % and 100 % of the rows; the client's two most frequent classes exchanged; {COPIED_ROWS}
+rows copied again and again. Columns of which most values are zero are left alone: zero-filling them spoils nothing.
+CIFAR-10 is given as features of EfficientNet-Lite0.
 """
 
 
@@ -132,7 +133,8 @@ def _lead(trials: Sequence[Trial], rival: str) -> float:
 
 
 def _rival_auc(name: str) -> Callable[[Trial], float]:
-    return lambda trial: auc(np.array(trial.rivals[name]), np.array(trial.bad))
+    """Of a rival, for which an infinite update is the most suspicious of all."""
+    return lambda trial: auc(np.nan_to_num(np.array(trial.rivals[name]), nan=np.inf), np.array(trial.bad))
 
 
 def _by_way(trials: Sequence[Trial]) -> str:
@@ -178,13 +180,14 @@ def _rivals(trials: Sequence[Trial]) -> str:
     if not compared:
         return ""
     names, ways = _rival_names(compared), _ways(compared)
+    seeds = ", ".join(str(seed) for seed in sorted({trial.seed for trial in compared}))
     ours = _mean_of_ways(compared, _own_auc)
     theirs = {name: _mean_of_ways(compared, _rival_auc(name)) for name in names}
     return "\n".join(
         [
             "## Against other rules",
             "",
-            "ROC-AUC, the mean over data sets, of one number a client from the same runs.",
+            f"ROC-AUC, the mean over data sets, of one number a client from the same runs; seeds {seeds}.",
             "",
             f"| way | Winnow | {' | '.join(names)} |",
             f"| --- | --- |{' --- |' * len(names)}",

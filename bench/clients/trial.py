@@ -65,6 +65,7 @@ def try_clients(quality_set: QualitySet, alpha: float, way: str, seed: int, *, r
         select={"fraction": 1.0},
         local=LOCAL,
         quality={"assessments": ASSESSMENTS},
+        engine={"threads": 1},
         rounds=ROUNDS,
         seed=seed,
         has_owners=True,

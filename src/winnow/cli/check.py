@@ -33,7 +33,7 @@ def check(
     from winnow.cli.console import answer, stdout_console, write_json
     from winnow.experiment.own_check import check_own_data
     from winnow.experiment.saved_model import load_model
-    from winnow.report.client_cells import score_text
+    from winnow.report.client_cells import client_score_text
     from winnow.terminal_tables import table
 
     named = tuple(targets.split(",")) if targets else ()
@@ -42,7 +42,7 @@ def check(
         write_json(found.record())
         return
     columns = ("name", "samples", "score", "verdict", "evidence")
-    line = (found.name, f"{found.samples:,}", score_text(found.score), found.verdict, found.evidence)
+    line = (found.name, f"{found.samples:,}", client_score_text(found.score), found.verdict, found.evidence)
     stdout_console().print(table(columns, [line], numbers=("samples", "score")))
     for finding in found.findings:
         if finding.text != found.evidence:

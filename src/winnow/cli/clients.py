@@ -93,12 +93,12 @@ def _chosen(rows: "Sequence[ClientRow]", find: str | None, verdict: str | None) 
 
 
 def _rendered(rows: "Sequence[ClientRow]", *, everything: bool) -> "RenderableType":
-    from winnow.report.client_cells import client_cells
+    from winnow.report.client_cells import client_row_cells
     from winnow.runs.client_table import COLUMNS
     from winnow.terminal_tables import table
 
     left = 0 if everything or len(rows) <= SHOWN_UP_TO else len(rows) - WORST_SHOWN - BEST_SHOWN
-    cells = [client_cells(row) for row in (rows if not left else [*rows[:WORST_SHOWN], *rows[-BEST_SHOWN:]])]
+    cells = [client_row_cells(row) for row in (rows if not left else [*rows[:WORST_SHOWN], *rows[-BEST_SHOWN:]])]
     if left:
         cells.insert(WORST_SHOWN, (f"… {left:,} more", *[""] * (len(COLUMNS) - 1)))
     return table(COLUMNS, cells, numbers=("samples", "invited", "score"))

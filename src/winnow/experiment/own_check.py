@@ -20,7 +20,7 @@ from winnow.experiment.saved_model import SavedModel
 from winnow.learn.client_quality.assessment import assess
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.copied_rows import distinct_rows
-from winnow.learn.client_quality.departures import measure
+from winnow.learn.client_quality.departures import measure_departures
 from winnow.learn.client_quality.evidence import REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses, told_moments
 from winnow.learn.client_quality.findings import Finding
@@ -57,7 +57,7 @@ def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[s
     evidence = _evidence(saved, folder, header, summary, torch.from_numpy(rows.x), torch.from_numpy(rows.y))
     names = DataNames.of(saved.preprocessing, saved.sample_shape, rows.classes)
     try:
-        departures = measure(summary, evidence)
+        departures = measure_departures(summary, evidence)
     except DataError as error:
         raise RunError(f"{folder}: the reference summary does not fit the model: {one_line(error)}") from None
     findings = client_findings(evidence, summary, names)

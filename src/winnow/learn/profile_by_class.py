@@ -197,7 +197,7 @@ def class_weights(counts: NDArray[np.int64], reference: NDArray[np.int64]) -> ND
 def null_divergence(
     weights: NDArray[np.float64], counts: NDArray[np.int64], reference: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """What equation 10 gives on average where both have the same data: 1/n + 1/m for n samples of a class here, m there.
+    """What equation 10 gives on average where both have the same data: 1/n + 1/m for n samples of a class against m.
 
     The squared difference of two means is (1/n + 1/m)·σ² on average, and half of it counts; that of the logarithms of
     two variances is 2/n + 2/m, and a quarter of it counts. Without it, small clients would look worse than large ones.

@@ -20,19 +20,19 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins with one of these is a formula to a spreadsheet, which runs it: names may be a stranger's."""
 
 
-def client_cells(row: ClientRow) -> Cells:
+def client_row_cells(row: ClientRow) -> Cells:
     """The columns of `COLUMNS` as people read them."""
     return (
         one_line(row.name),
         MISSING if row.samples is None else f"{row.samples:,}",
         f"{row.invited:,}",
-        score_text(row.score),
+        client_score_text(row.score),
         one_line(row.verdict),
         one_line(row.evidence),
     )
 
 
-def score_text(score: float) -> str:
+def client_score_text(score: float) -> str:
     return f"{score:,.2f}" if math.isfinite(score) else MISSING
 
 

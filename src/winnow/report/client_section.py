@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
-from winnow.report.client_cells import NAMES_BETWEEN, client_cells, policy_cells, score_text
+from winnow.report.client_cells import NAMES_BETWEEN, client_row_cells, client_score_text, policy_cells
 from winnow.report.figures import apply_layout
 from winnow.report.markup import (
     cards,
@@ -88,7 +88,7 @@ def _of_one(run: RunPlotData, table: ClientTable) -> list[str]:
 def _of_several(algorithm: str, run: RunPlotData) -> list[str]:
     table = run.clients
     assert table is not None
-    bad = [client_cells(row) for row in table.alarms]
+    bad = [client_row_cells(row) for row in table.alarms]
     return [
         subheading(f"{algorithm}, seed {run.label.seed}"),
         paragraph(_sentence(table)),
@@ -121,7 +121,7 @@ def _table(table: ClientTable) -> str:
     return searchable_table(
         f"All clients, the worst first.{more}",
         TITLES,
-        [client_cells(row) for row in rows],
+        [client_row_cells(row) for row in rows],
         texts=("Evidence",),
         verdicts="Verdict",
         folded=folded,
@@ -176,7 +176,9 @@ TICKS = (0.05, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 def _dots(rows: Sequence[ClientRow], place: Mapping[int, int], *, named: bool, logarithmic: bool) -> go.Scatter:
     scores = [max(row.score, LOWEST_DRAWN) if logarithmic else row.score for row in rows]
     places = [place[row.client] for row in rows]
-    told = [f"{escape(_short(row.name))}: {score_text(row.score)}, {escape(one_line(row.verdict))}" for row in rows]
+    told = [
+        f"{escape(_short(row.name))}: {client_score_text(row.score)}, {escape(one_line(row.verdict))}" for row in rows
+    ]
     return go.Scatter(
         x=scores if named else places,
         y=places if named else scores,

@@ -63,7 +63,7 @@ class ClientTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClientAssessment:
+class LastAssessment:
     """What came out for one client."""
 
     score: float
@@ -71,14 +71,14 @@ class ClientAssessment:
     evidence: str
 
 
-NOT_ASSESSED = ClientAssessment(score=math.nan, verdict=CANNOT_TELL, evidence="")
+NOT_ASSESSED = LastAssessment(score=math.nan, verdict=CANNOT_TELL, evidence="")
 
 
 class LatestAssessments:
     """The last word about each client, told by events."""
 
     def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
-        self.of_client: dict[int, ClientAssessment] = {}
+        self.of_client: dict[int, LastAssessment] = {}
         for event in events:
             self.follow(event)
 
@@ -86,7 +86,7 @@ class LatestAssessments:
         if isinstance(event, Assessed):
             told = zip(event.clients.tolist(), event.scores.tolist(), event.verdicts, event.evidence, strict=True)
             for client, score, verdict, evidence in told:
-                self.of_client[client] = ClientAssessment(score=score, verdict=verdict, evidence=evidence)
+                self.of_client[client] = LastAssessment(score=score, verdict=verdict, evidence=evidence)
 
     def headline(self) -> str:
         """How many clients look bad; empty where none does."""

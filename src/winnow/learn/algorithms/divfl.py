@@ -80,7 +80,7 @@ def representative_clients(
 
 divfl = Recipe(
     name="divfl",
-    summary="clients with representative updates, partial aggregation",
+    summary="representative updates, partial aggregation",
     select=DiverseSelector,
     aggregate=PartialAggregation,
 )

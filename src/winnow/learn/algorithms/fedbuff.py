@@ -125,7 +125,7 @@ def _moved(reply: Reply, present: ModelState, version: int) -> Reply:
 
 fedbuff = Recipe(
     name="fedbuff",
-    summary="asynchronous: a full buffer of replies makes a new version",
+    summary="asynchronous: a full buffer makes a new version",
     select=UniformSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
     schedule=BufferedSchedule,

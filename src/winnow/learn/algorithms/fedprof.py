@@ -204,14 +204,14 @@ fedprof_full = Recipe(
 
 fedprof_by_class = Recipe(
     name="fedprof-by-class",
-    summary="selection by one profile per class, partial aggregation",
+    summary="selection by class profiles, partial aggregation",
     select=partial(ProfileSelector, profile="by-class", alpha=BY_CLASS_ALPHA),
     aggregate=PartialAggregation,
 )
 
 fedprof_full_by_class = Recipe(
     name="fedprof-full-by-class",
-    summary="selection by one profile per class, full aggregation",
+    summary="selection by class profiles, full aggregation",
     select=partial(ProfileSelector, profile="by-class", alpha=BY_CLASS_ALPHA),
     aggregate=FullAggregation,
 )

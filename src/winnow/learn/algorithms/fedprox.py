@@ -39,7 +39,7 @@ class ProximalUpdate(ClientUpdate):
 
 fedprox = Recipe(
     name="fedprox",
-    summary="selection by data size, proximal term, partial aggregation",
+    summary="by data size, proximal term, partial aggregation",
     select=SizeSelector,
     client=ProximalUpdate,
     aggregate=partial(PartialAggregation, weights="uniform"),

@@ -188,7 +188,7 @@ srpfl = Recipe(
 
 lg_srpfl = Recipe(
     name="lg-srpfl",
-    summary="LG-FedAvg, the fastest clients first, then twice as many",
+    summary="LG-FedAvg, fastest clients first, then twice as many",
     select=DoublingSelector,
     client=partial(SplitUpdate, private="body"),
     aggregate=PartialAggregation,

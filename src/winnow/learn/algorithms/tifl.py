@@ -127,7 +127,7 @@ class _TierSelection(Selection):
 
 tifl = Recipe(
     name="tifl",
-    summary="clients from one speed tier per round, partial aggregation",
+    summary="one speed tier per round, partial aggregation",
     select=TierSelector,
     aggregate=PartialAggregation,
 )

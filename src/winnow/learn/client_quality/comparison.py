@@ -88,7 +88,7 @@ def of_rows(sample: Sample, reference: Sample, scale: FeatureScale, *, columns: 
 
 
 def towards_others(classes: Sample, scale: FeatureScale) -> Reals:
-    """[..., C, f]: what a difference from a class's mean M is multiplied by to give the share of its rows that look like
+    """[..., C, f]: what a difference from a class's mean M is multiplied by to give the share of rows that look like
     those of other classes, (m - M)·h: the direction from M to the mean of the others, which a share of 1 reaches. Zeros
     if there is one class.
     """
@@ -98,7 +98,7 @@ def towards_others(classes: Sample, scale: FeatureScale) -> Reals:
     others = (classes.mean.sum(axis=-2, keepdims=True) - classes.mean) / (count - 1)
     apart = others - classes.mean
     direction = apart / (classes.variance + scale.floor(classes.rows))
-    return direction / np.maximum((direction * apart).sum(axis=-1, keepdims=True), 1e-12)
+    return np.asarray(direction / np.maximum((direction * apart).sum(axis=-1, keepdims=True), 1e-12))
 
 
 def by_class(sample: Sample, reference: Sample, scale: FeatureScale, towards: Reals, *, outcomes: bool) -> Reals:

@@ -110,16 +110,18 @@ class ContributionEstimator:
         """Take in the replies that a round aggregated, with their weights by client.
 
         The round may measure so many utilities; those that it does not need are saved for rounds to come. Where they do
-        not suffice for one pair of permutations, the round is passed over.
+        not suffice for an estimate, the round is passed over.
         """
         self._saved += evaluations
+        if _min_evaluations(len(replies)) > self._saved:
+            return
         sound = [reply for reply in replies if is_bounded_update(reply)]
-        exact = len(sound) <= MAX_EXACT and 2 ** len(sound) <= self._saved
-        if not sound or not (exact or _min_evaluations(len(sound)) <= self._saved):
+        if not sound:
             return
         clients = [reply.task.client for reply in sound]
         game = CoalitionGame(start, sound, weights, utilities)
         if abs(game.value(game.everybody) - game.value(())) > BETWEEN_ROUNDS:
+            exact = game.players <= MAX_EXACT and 2**game.players <= self._saved
             values = game.exact_shapley() if exact else self._sample(game, clients, rng)
             for client, value, left_out in zip(clients, values, game.leave_one_out(), strict=True):
                 self._sums_of(client)[:5] += [1.0, value, left_out, value**2, left_out**2]
@@ -138,7 +140,7 @@ class ContributionEstimator:
     def _guided_order(self, clients: list[int], rng: np.random.Generator) -> list[int]:
         """A random order whose ends are the two players that have come first least often: each starts one of a pair."""
         order = rng.permutation(len(clients)).tolist()
-        order.sort(key=lambda k: self._sums_of(clients[k])[5])  # stable: chance breaks ties
+        order.sort(key=lambda k: self._sums_of(clients[k])[5])  # stable: ties stay in random order
         first, last, *between = order
         for k in (first, last):
             self._sums_of(clients[k])[5] += 1
@@ -167,8 +169,8 @@ class ContributionEstimator:
 
 
 def _min_evaluations(players: int) -> int:
-    """Nobody, all, all but one; and a pair of permutations, whose last steps but one are then known."""
-    return 2 + players + 2 * max(0, players - 2)
+    """All coalitions; or nobody, all, all but one, and a pair of permutations, which then end in known ones."""
+    return 2**players if players <= MAX_EXACT else 2 + players + 2 * (players - 2)
 
 
 def _settled(pairs: Sequence[NDArray[np.float64]]) -> bool:

@@ -58,7 +58,7 @@ class Departures:
         return cls(np.asarray(array, np.float64).reshape(len(STATISTICS), 4))
 
 
-def measure(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures:
+def measure_departures(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures:
     """Compare one client with the reference."""
     found = np.full((len(STATISTICS), 4), np.nan)
     independent = _independent_share(reference, evidence)
@@ -174,7 +174,9 @@ def _independent_share(reference: ReferenceSummary, evidence: ClientEvidence) ->
 
 
 def _known(reference: ReferenceSummary, block: str, moments: ClassMoments) -> NDArray[np.int64]:
-    return np.flatnonzero((moments.counts > 0) & (reference.moments[block].counts >= KNOWN_ROWS))
+    """The classes that both have, and that were drawn from: holders of few rows each have them only together."""
+    drawn = reference.nulls[block].by_class.any(axis=(1, 2, 3))
+    return np.flatnonzero((moments.counts > 0) & drawn & (reference.moments[block].counts >= KNOWN_ROWS))
 
 
 def _at(classes: Sample, places: NDArray[np.int64]) -> Sample:

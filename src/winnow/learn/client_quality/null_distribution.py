@@ -131,4 +131,4 @@ def _between(table: Reals, rows: Reals) -> Reals:
     low = np.minimum(place.astype(int), len(GRID) - 2)
     share = (place - low)[:, None, None]
     each = np.arange(len(table))
-    return (1 - share) * table[each, low] + share * table[each, low + 1]
+    return np.asarray((1 - share) * table[each, low] + share * table[each, low + 1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from winnow.core import Payload, Reply, Task, WinnowError, Work, stream
+from winnow.core.array_spec import spec_of
 from winnow.core.federation import clients_of
 from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
@@ -20,6 +22,9 @@ from winnow.learn.stack import ModelState
 SUMMARISE_REFERENCE = "summarise-reference"
 SUMMARY = "summary"
 """The part of a holder's reply with its summary."""
+
+MAX_ARRAYS, MAX_NUMBERS = 100, 1 << 24
+"""The most arrays that a holder's summary has, and numbers in one: larger ones are not read."""
 
 NORMAL_QUINTILES = (-0.8416212, -0.2533471, 0.2533471, 0.8416212)
 """Between the bins of a regression's targets, which are scaled to mean 0 and variance 1, where no reference set is at
@@ -110,8 +115,11 @@ class HeldReference:
         """What is wrong with a holder's summary; None if clients can be compared with it."""
         if reply.payload.keys() != {SUMMARY}:
             return "the reply carries no summary of the reference"
+        part = reply.payload[SUMMARY]
+        if len(part) > MAX_ARRAYS or any(prod(spec_of(part, name).shape) > MAX_NUMBERS for name in part):
+            return "the summary of the reference is larger than it can be"
         try:
-            found = ReferenceSummary.of(reply.payload[SUMMARY])
+            found = ReferenceSummary.of(part)
         except WinnowError as error:
             return str(error)
         shapes = {block: moments.mean.shape for block, moments in found.moments.items()}

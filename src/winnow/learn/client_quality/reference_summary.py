@@ -45,21 +45,21 @@ class ReferenceSummary:
         distinct_rows: int | None = None,
     ) -> "ReferenceSummary":
         """From the reference's rows: for each block, features [n, f]; and the class of each row."""
-        classes = np.asarray(classes, np.int64)
-        counts = np.bincount(classes, minlength=class_count)
+        labels = np.asarray(classes, np.int64)
+        counts = np.bincount(labels, minlength=class_count)
         moments, fourth, nulls = {}, {}, {}
         for block, values in features.items():
             x = np.clip(np.asarray(values, np.float64), -LARGEST, LARGEST)
-            mean = _class_means(x, classes, counts)
-            square = (x - mean[classes]) ** 2
-            variance = _class_means(square, classes, counts)
+            mean = _class_means(x, labels, counts)
+            square = (x - mean[labels]) ** 2
+            variance = _class_means(square, labels, counts)
             moments[block] = ClassMoments(
                 counts=counts, mean=mean.astype(np.float32), variance=variance.astype(np.float32)
             )
-            fourth[block] = _class_means(square**2, classes, counts).astype(np.float32)
+            fourth[block] = _class_means(square**2, labels, counts).astype(np.float32)
             scale = FeatureScale.of(x, square)
-            nulls[block] = tabulate(x, classes, sample(moments[block]), rng, scale=scale, block=block)
-        return cls(rows=len(classes), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
+            nulls[block] = tabulate(x, labels, sample(moments[block]), rng, scale=scale, block=block)
+        return cls(rows=len(labels), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
 
     @classmethod
     def merged(cls, summaries: Sequence["ReferenceSummary"]) -> "ReferenceSummary":
