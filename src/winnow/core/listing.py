@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 
-def listed(names: Sequence[str], at_most: int = 5, between: str = ", ") -> str:
-    """With commas between them, or what names with commas need; of more than so many, the rest is counted."""
+def listed(names: Sequence[str], at_most: int = 5) -> str:
+    """With commas between them, or semicolons where they have commas; of more than so many, the rest is counted."""
+    between = "; " if any(", " in name for name in names) else ", "
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return between.join(names[:at_most]) + more

@@ -14,8 +14,6 @@ from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 from winnow.runs.client_table import ACTION_TEXT, COLUMNS, ClientRow, ClientTable
 
 NAMES_IN_LINE = 10
-NAMES_BETWEEN = "; "
-"""A site's clients have a comma in their names: clinic, ward 3."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins with one of these is a formula to a spreadsheet, which runs it: names may be a stranger's."""
 
@@ -53,10 +51,7 @@ def policy_lines(table: ClientTable) -> list[str]:
     done: dict[tuple[str, str], list[str]] = {}
     for number, name, action, _ in policy_cells(table):
         done.setdefault((number, action), []).append(name)
-    return [
-        f"{action} in round {number}: {listed(names, NAMES_IN_LINE, NAMES_BETWEEN)}"
-        for (number, action), names in done.items()
-    ]
+    return [f"{action} in round {number}: {listed(names, NAMES_IN_LINE)}" for (number, action), names in done.items()]
 
 
 def write_client_csv(path: Path, rows: Iterable[ClientRow]) -> None:

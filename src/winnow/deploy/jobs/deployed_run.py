@@ -124,7 +124,7 @@ class DeployedRun:
         bad = [f"{self.client_names[client]} ({verdict})" for client, verdict in told if verdict in ALARMS]
         if bad != self._logged_alarms:
             self._logged_alarms = bad
-            names = f": {listed(bad, MAX_LOGGED_NAMES, '; ')}" if bad else ""
+            names = f": {listed(bad, MAX_LOGGED_NAMES)}" if bad else ""
             self.log_line(f"round {event.round}: {alarm_text(len(bad), len(event.clients))}{names}")
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
