@@ -96,7 +96,7 @@ def test_hostile_names_and_evidence_move_no_cursor_and_are_no_markup(tmp_path: P
 def test_what_the_policy_did_is_said(tmp_path: Path, capsys: Capture) -> None:
     actions = [(1, "exclude", RANDOM), (3, "exclude", UNITS), (0, "readmit", "fine again")]
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", actions=actions)).out
-    assert "excluded in round 4: Eastgate; Northside" in out
+    assert "excluded in round 4: Eastgate, Northside" in out
     assert "readmitted in round 4: St Mary" in out
     policy = {row.name: row.policy for row in read_client_table(RunFolder.open(tmp_path / "run")).rows}
     assert policy == {"Eastgate": "exclude", "Northside": "exclude", "St Mary": "", "Holm": "", "Tiny": ""}

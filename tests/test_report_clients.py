@@ -19,7 +19,7 @@ def page_of(*runs: Path) -> tuple[str, Outline]:
 def test_it_is_the_first_section_and_says_it_in_a_sentence(tmp_path: Path) -> None:
     text, page = page_of(write_assessed_run(tmp_path / "run"))
     assert page.headings[:3] == ["hospitals: fedavg", "Clients", "Summary"]
-    assert "<p>2 of 5 clients look bad: Eastgate; Northside. Clients were assessed 2 times, last after round 4," in text
+    assert "<p>2 of 5 clients look bad: Eastgate, Northside. Clients were assessed 2 times, last after round 4," in text
     assert "About 10 % of honest clients exceed it by chance." in text, "as the run's configuration promises"
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from winnow.core.listing import listed
 from winnow.core.untrusted_text import one_line
-from winnow.report.client_cells import NAMES_BETWEEN, client_row_cells, client_score_text, policy_cells
+from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
 from winnow.report.figures import apply_layout
 from winnow.report.markup import (
     cards,
@@ -99,7 +99,7 @@ def _of_several(algorithm: str, run: RunPlotData) -> list[str]:
 
 def _sentence(table: ClientTable) -> str:
     headline = table.headline()
-    names = listed([one_line(row.name) for row in table.alarms], NAMES_IN_SENTENCE, NAMES_BETWEEN)
+    names = listed([one_line(row.name) for row in table.alarms], NAMES_IN_SENTENCE)
     return f"{headline[0].upper()}{headline[1:]}{f': {names}' if names else ''}."
 
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from winnow.core import Rejected, RunError
 from winnow.core.listing import listed
 from winnow.report import fairness, figures, model_quality, tables
-from winnow.report.client_cells import NAMES_BETWEEN
 from winnow.report.client_section import client_quality_section
 from winnow.report.html_page import page
 from winnow.report.markup import (
@@ -276,7 +275,7 @@ def _rejections(groups: Groups) -> str:
 def _names(run: RunPlotData, replies: Sequence[Rejected]) -> str:
     """Whose replies these were, in the order in which they were rejected first."""
     clients = dict.fromkeys(reply.client for reply in replies)
-    return listed([run.participation.client_name(client) for client in clients], NAMES_IN_CELL, NAMES_BETWEEN)
+    return listed([run.participation.client_name(client) for client in clients], NAMES_IN_CELL)
 
 
 def _span(replies: Sequence[Rejected]) -> str:
