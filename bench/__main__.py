@@ -10,6 +10,7 @@ python -m bench clients         who has bad data: how well that is told, not how
 import sys
 
 from bench import (
+    assessments,
     clients,
     cohort,
     contribution,
@@ -30,6 +31,7 @@ BENCHES = {
     "rounds": rounds,
     "cohort": cohort,
     "profiling": profiling,
+    "assessments": assessments,
     "contribution": contribution,
     "selection": selection,
     "populations": populations,

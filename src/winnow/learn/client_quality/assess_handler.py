@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from winnow.core import Arrays, Reply, Task
 from winnow.core.federation import clients_of
+from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.copied_rows import distinct_rows
+from winnow.learn.client_quality.evidence import COLUMNS
 from winnow.learn.client_quality.evidence_pass import SampleClasses, told_moments
 from winnow.learn.learning_site import LearningSite, settings_of
 from winnow.learn.stack import ModelState, TensorData
@@ -17,8 +20,8 @@ ASSESS = "assess"
 ROWS, DISTINCT = "rows", "distinct"
 """The part of a reply that tells how many of the client's rows differ from one another, and its array."""
 
-MAX_MOMENTS = 1 << 21
-"""Clients are looked at together as long as their moments are no more numbers than this, for each feature."""
+CLASSES_TOGETHER = 1 << 12
+"""Clients are looked at together as long as they have no more classes in all: their moments stay small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +49,35 @@ def _told(
     clients: list[int], data: TensorData, settings: AssessmentSettings, state: ModelState, site: LearningSite
 ) -> Iterator[dict[str, Arrays]]:
     classes = SampleClasses(count=settings.classes, edges=settings.edges)
-    together = max(1, MAX_MOMENTS // (classes.count * 512))
+    by_model = tuple(block for block in settings.blocks if block != COLUMNS)
+    together = max(1, CLASSES_TOGETHER // classes.count)
     for first in range(0, len(clients), together):
-        rows = [torch.as_tensor(data.rows_of(k)) for k in clients[first : first + together]]
-        found = site.evidence_pass.moments(state, data.x, data.y, rows, classes, settings.blocks)
-        for own, moments in zip(rows, found, strict=True):
+        some = clients[first : first + together]
+        rows = [torch.as_tensor(data.rows_of(k)) for k in some]
+        seen = site.evidence_pass.moments(state, data.x, data.y, rows, classes, by_model)
+        for client, own, moments in zip(some, rows, seen, strict=True):
+            columns, distinct = _constant(client, own, data, settings, classes, site)
+            found = {**moments, COLUMNS: columns} if columns is not None else moments
             payload = {
                 block: told_moments(each, settings.min_rows, settings.count_step).arrays()
-                for block, each in moments.items()
+                for block, each in found.items()
             }
-            if settings.distinct_rows:
-                payload[ROWS] = {DISTINCT: np.array([distinct_rows(data.x[own.to(data.device)])], np.int64)}
-            yield payload
+            yield payload if distinct is None else {**payload, ROWS: {DISTINCT: np.array([distinct], np.int64)}}
+
+
+def _constant(
+    client: int,
+    rows: Tensor,
+    data: TensorData,
+    settings: AssessmentSettings,
+    classes: SampleClasses,
+    site: LearningSite,
+) -> tuple[ClassMoments | None, int | None]:
+    """What is told of a client whatever the model is, and so worked out once: its columns, and how many rows differ."""
+    kept, place = site.evidence_pass.constant, (client, COLUMNS in settings.blocks, settings.distinct_rows, classes)
+    if place not in kept:
+        blocks = (COLUMNS,) if COLUMNS in settings.blocks else ()
+        (found,) = site.evidence_pass.moments({}, data.x, data.y, [rows], classes, blocks)
+        distinct = distinct_rows(data.x[rows.to(data.device)]) if settings.distinct_rows else None
+        kept[place] = found.get(COLUMNS), distinct
+    return kept[place]

@@ -60,6 +60,8 @@ class EvidencePass:
 
     def __init__(self, evaluator: ModelEvaluator, outputs: int) -> None:
         self._evaluator, self._outputs = evaluator, outputs
+        self.constant: dict[tuple[int, bool, bool, SampleClasses], tuple[ClassMoments | None, int | None]] = {}
+        """What is known of clients whatever the model is, by whoever looks at them more than once."""
 
     def widths(self, state: ModelState, x: Tensor, y: Tensor, classes: SampleClasses) -> dict[str, int]:
         """How many features each block of samples like these has."""
@@ -103,10 +105,10 @@ class EvidencePass:
         to_end = OUTCOMES in blocks
         seen_layer = REPRESENTATION in blocks and self._evaluator.watches_layer
         if not to_end and not seen_layer:
-            for first in range(0, len(rows), BATCH_ROWS):
+            for first in range(0, len(rows) if COLUMNS in blocks else 0, BATCH_ROWS):
                 place = slice(first, first + BATCH_ROWS)
                 columns = _columns(x[rows[place].to(x.device)])
-                yield place, {COLUMNS: columns} if COLUMNS in blocks and columns is not None else {}
+                yield place, {} if columns is None else {COLUMNS: columns}
             return
         for place, outputs, seen in self._evaluator.passes(state, x, rows, to_end=to_end):
             chosen = rows[place].to(x.device)

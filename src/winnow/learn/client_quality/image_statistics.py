@@ -66,7 +66,8 @@ def _statistics(x: Tensor) -> Tensor:
 
 
 def _square(part: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(part, dim=(1, 2)).square().div(part[0].numel())
+    norm: Tensor = torch.linalg.vector_norm(part, dim=(1, 2))
+    return norm.square() / part[0].numel()
 
 
 def _alike(part: Tensor) -> Tensor:

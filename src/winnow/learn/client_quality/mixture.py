@@ -8,7 +8,7 @@ import numpy as np
 
 from winnow.learn.client_quality.comparison import FeatureScale, Reals, Sample
 
-STEPS = 40
+STEPS, CONVERGED = 40, 3e-5
 MOST = 100.0
 """Beyond so many standard deviations nothing pulls harder."""
 
@@ -38,8 +38,11 @@ def best_weights(sample: Sample, classes: Sample, scale: FeatureScale, start: Re
     for _ in range(STEPS):
         following = _onto_simplex(ahead - step * ((ahead[..., None, :] @ gram)[..., 0, :] - pull))
         faster = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = following + (momentum - 1) / faster * (following - weights)
+        change = following - weights
+        ahead = following + (momentum - 1) / faster * change
         weights, momentum = following, faster
+        if np.abs(change).max() < CONVERGED:
+            break
     return weights
 
 
