@@ -231,13 +231,13 @@ def test_those_never_tried_are_drawn_by_speed_and_size() -> None:
     heard: list[Task] = []
     ask = valued(dict.fromkeys(range(4), 1.0), dict(enumerate(seconds)), heard)
     seen: Counter[int] = Counter()
-    for seed in range(3_000):
+    for seed in range(1_000):
         selection = UtilitySelector(count=1, overcommit=1).start(people(*sizes))
         seen[int(selection.propose(selection_context(1, ask, seed=seed)).clients[0])] += 1
     assert [task.client for task in heard[:4]] == [0, 1, 2, 3]
     assert {(task.work.download_bytes, "model" in task.payload) for task in heard[:4]} == {(MESSAGE_BYTES, True)}
     weights = np.array([n * min(1, 1.9 / t) ** 2 for n, t in zip(sizes, seconds, strict=True)])
-    assert stats.chisquare([seen[k] for k in range(4)], 3_000 * weights / weights.sum()).pvalue > 1e-4
+    assert stats.chisquare([seen[k] for k in range(4)], 1_000 * weights / weights.sum()).pvalue > 1e-4
 
 
 def test_clients_are_timed_once_and_who_does_not_answer_is_slow() -> None:

@@ -80,6 +80,7 @@ FEDPROF = Paper(
             about=(
                 "LeNet-5's first dense layer before activation, five of 120 neurons. One network was trained on MNIST,"
                 " another, from the same start, on MNIST with 30 % of the images blurred and 30 % with salt and pepper."
+                " In the paper noisy images give lower variances."
             ),
             measurement=representation_samples.dense_layer,
         ),
@@ -111,6 +112,7 @@ FEDPROF = Paper(
             setup="fig9",
             about="The features that the network of figure 9 is given, before any scaling: most are far from normal.",
             measurement=representation_samples.raw_features,
+            network=False,
         ),
     ),
 )

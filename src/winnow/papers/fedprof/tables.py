@@ -9,12 +9,15 @@ from winnow.config.schema import Experiment
 from winnow.learn.algorithm import Recipe
 from winnow.papers.fedprof.package_files import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
+from winnow.papers.fedprof.table_notes import differences_table, not_first, selections_table
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 
 AGGREGATION_GROUPS = ("full", "partial")
+OURS = {"full": "fedprof-full", "partial": "fedprof"}
+"""FedProf in each group."""
 BEST_MARK = " ★"
 ALGORITHM_TITLES = {
     "fedavg": "FedAvg",
@@ -75,7 +78,7 @@ class ResultTable(PaperItem):
                 TableCell(
                     column=column,
                     paper=_published(cells.get(column.name)),
-                    runs=tuple(column.value(run) for run in runs),
+                    runs=tuple(column.value(run, self.target) for run in runs if column.known(run)),
                     cut_short=any(run.rounds < self.rounds[group] for run in runs),
                 )
                 for column in COLUMNS
@@ -93,15 +96,22 @@ class ResultTable(PaperItem):
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         pieces: list[PageBlock] = [TextBlock(self.about)]
         for group in AGGREGATION_GROUPS:
-            cells = self.cells(group, lines)
+            cells, ours = self.cells(group, lines), OURS[group]
+            runs = {name: run_result_lines(lines, self.name, name) for name in cells}
+            first = {place: _first(column, place, cells) for place, column in enumerate(COLUMNS)}
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
                 f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
-                " with the number of runs that reached it if not all did. ★ best of the group."
+                " with the number of runs that reached it if not all did. Test is the test set's score of the best"
+                " model; sustained, the first round that reaches the target and is followed by five whose mean does."
+                " ★ best of the group."
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
-                TableBlock(caption, self._header(), _rows(cells)),
+                *map(TextBlock, not_first(ours, first, cells, ALGORITHM_TITLES)),
+                TableBlock(caption, self._header(), _rows(cells, first)),
+                *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
+                *selections_table(runs, ALGORITHM_TITLES),
                 *(
                     TextBlock(text)
                     for text in (
@@ -114,8 +124,11 @@ class ResultTable(PaperItem):
         return pieces
 
     def _header(self) -> list[str]:
-        pairs = [(f"{column.title}, paper", f"{column.title}, ours") for column in COLUMNS]
-        return ["Algorithm", *(title for pair in pairs for title in pair)]
+        groups = [
+            (f"{column.title}, paper", f"{column.title}, ours") if column.in_paper else (column.title,)
+            for column in COLUMNS
+        ]
+        return ["Algorithm", *(title for group in groups for title in group)]
 
     def _shortfalls(self, group: str, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
         """Where we do not reach the paper's value, and why: one sentence an algorithm, one reason for those alike."""
@@ -154,8 +167,7 @@ class ResultTable(PaperItem):
         return said
 
 
-def _rows(cells: Mapping[str, Sequence[TableCell]]) -> list[list[str]]:
-    first = {place: _first(column, place, cells) for place, column in enumerate(COLUMNS)}
+def _rows(cells: Mapping[str, Sequence[TableCell]], first: Mapping[int, str | None]) -> list[list[str]]:
     return [[_name(algorithm, row), *_row(algorithm, row, first)] for algorithm, row in cells.items()]
 
 
@@ -165,11 +177,11 @@ def _name(algorithm: str, row: Sequence[TableCell]) -> str:
 
 
 def _row(algorithm: str, row: Sequence[TableCell], first: Mapping[int, str | None]) -> list[str]:
-    pairs = [
-        (cell.paper_text, cell.text + (BEST_MARK if first[place] == algorithm else ""))
-        for place, cell in enumerate(row)
-    ]
-    return [text for pair in pairs for text in pair]
+    texts = []
+    for place, cell in enumerate(row):
+        texts += [cell.paper_text] if cell.column.in_paper else []
+        texts.append(cell.text + (BEST_MARK if first[place] == algorithm else ""))
+    return texts
 
 
 def _first(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> str | None:
