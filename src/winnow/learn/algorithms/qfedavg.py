@@ -89,7 +89,7 @@ class _FairFold:
 
 qfedavg = Recipe(
     name="qfedavg",
-    summary="selection by data size; clients with a higher loss count more",
+    summary="selection by data size; higher losses count more",
     select=SizeSelector,
     aggregate=FairAggregation,
 )

@@ -29,6 +29,11 @@ ALGORITHM_TITLES = {
     "afl": "AFL",
     "clustered-sampling": "Clustered sampling",
     "fedbn": "FedBN",
+    "power-of-choice": "Power of choice",
+    "oort": "Oort",
+    "tifl": "TiFL",
+    "fedbuff": "FedBuff",
+    "safa": "SAFA",
     "fedprof": "FedProf",
 }
 
@@ -158,8 +163,9 @@ class ResultTable(PaperItem):
         for algorithm in self.values(group):
             runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
             if selected := MeanAndSd.of(run.selected_wh_to_target for run in runs):
+                as_published = ", as in the paper" if self.values(group)[algorithm] else ""
                 said.append(
-                    f"{name}: Wh of aggregated clients, as in the paper; of all selected clients, "
+                    f"{name}: Wh of aggregated clients{as_published}; of all selected clients, "
                     f"{compact_spread_text(selected, 2)}."
                 )
             if own := MeanAndSd.of(run.local_test_best for run in runs):
