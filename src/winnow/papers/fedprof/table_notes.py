@@ -15,20 +15,16 @@ CLEAN = "clean"
 
 
 def not_first(
-    ours: str, first: Mapping[int, str | None], cells: Mapping[str, Sequence[TableCell]], titles: Mapping[str, str]
+    ours: str, leaders: Mapping[int, Sequence[str]], cells: Mapping[str, Sequence[TableCell]], titles: Mapping[str, str]
 ) -> list[str]:
-    """In which columns another algorithm is ahead of `ours`, not equal; to be said before anything else."""
+    """In which columns another algorithm is ahead of `ours`; to be said before anything else."""
     said = [
-        f"{cells[ours][place].column.title} ({titles[name]} {cells[name][place].text}, {titles[ours]} "
+        f"{cells[ours][place].column.title} ({titles[names[0]]} {cells[names[0]][place].text}, {titles[ours]} "
         f"{cells[ours][place].text})"
-        for place, name in first.items()
-        if name is not None and cells[ours][place].runs and not _equal(cells[ours][place], cells[name][place])
+        for place, names in leaders.items()
+        if names and ours not in names and cells[ours][place].runs
     ]
     return [f"{titles[ours]} is not first in {'; '.join(said)}."] if said else []
-
-
-def _equal(one: TableCell, other: TableCell) -> bool:
-    return one.complete and one.ours is not None and other.ours is not None and one.ours.mean == other.ours.mean
 
 
 def differences_table(

@@ -103,7 +103,7 @@ class ResultTable(PaperItem):
         for group in AGGREGATION_GROUPS:
             cells, ours = self.cells(group, lines), OURS[group]
             runs = {name: run_result_lines(lines, self.name, name) for name in cells}
-            first = {place: _first(column, place, cells) for place, column in enumerate(COLUMNS)}
+            leaders = {place: _leaders(column, place, cells) for place, column in enumerate(COLUMNS)}
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
                 f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
@@ -113,8 +113,8 @@ class ResultTable(PaperItem):
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
-                *map(TextBlock, not_first(ours, first, cells, ALGORITHM_TITLES)),
-                TableBlock(caption, self._header(), _rows(cells, first)),
+                *map(TextBlock, not_first(ours, leaders, cells, ALGORITHM_TITLES)),
+                TableBlock(caption, self._header(), _rows(cells, leaders)),
                 *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
                 *selections_table(runs, ALGORITHM_TITLES),
                 *(
@@ -173,8 +173,8 @@ class ResultTable(PaperItem):
         return said
 
 
-def _rows(cells: Mapping[str, Sequence[TableCell]], first: Mapping[int, str | None]) -> list[list[str]]:
-    return [[_name(algorithm, row), *_row(algorithm, row, first)] for algorithm, row in cells.items()]
+def _rows(cells: Mapping[str, Sequence[TableCell]], leaders: Mapping[int, Sequence[str]]) -> list[list[str]]:
+    return [[_name(algorithm, row), *_row(algorithm, row, leaders)] for algorithm, row in cells.items()]
 
 
 def _name(algorithm: str, row: Sequence[TableCell]) -> str:
@@ -182,22 +182,22 @@ def _name(algorithm: str, row: Sequence[TableCell]) -> str:
     return f"{ALGORITHM_TITLES[algorithm]} ({seeds})" if seeds else ALGORITHM_TITLES[algorithm]
 
 
-def _row(algorithm: str, row: Sequence[TableCell], first: Mapping[int, str | None]) -> list[str]:
+def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequence[str]]) -> list[str]:
     texts = []
     for place, cell in enumerate(row):
         texts += [cell.paper_text] if cell.column.in_paper else []
-        texts.append(cell.text + (BEST_MARK if first[place] == algorithm else ""))
+        texts.append(cell.text + (BEST_MARK if algorithm in leaders[place] else ""))
     return texts
 
 
-def _first(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> str | None:
-    """The best algorithm of a group among those that always have the quantity; nobody is first among one."""
+def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
+    """The best algorithms of a group among those that always have the quantity; nobody leads among one."""
     if sum(bool(row[place].runs) for row in cells.values()) < 2:
-        return None
+        return []
     spreads = {name: row[place].ours for name, row in cells.items() if row[place].complete}
     means = {name: spread.mean for name, spread in spreads.items() if spread}
-    best = max if column.higher_is_better else min
-    return best(means, key=lambda name: means[name], default=None)
+    best = (max if column.higher_is_better else min)(means.values(), default=None)
+    return [name for name, mean in means.items() if mean == best]
 
 
 def _published(pair: Sequence[float] | None) -> MeanAndSd | None:
