@@ -1,20 +1,41 @@
-"""Find one optimiser and one model for all algorithms of a preset.
+"""Find the settings of a preset, on seeds and rows that no published table is evaluated on.
 
-    python -m bench.search gas-turbine --workers 16 --seeds 3 --out search.jsonl
+    python -m bench.search gas-turbine                # each rival's own setting
+    python -m bench.search gas-turbine --common       # one optimiser and one model for all algorithms
 
-Every candidate is run with every algorithm; candidates are ranked by the mean over algorithms of the best score on the
-reference set, so that none is tuned for one of them. Finished runs in --out are not run again.
+Each rival has the same number of candidates, or all there are where its setting has fewer values, with the same seeds
+and rounds. A rival's candidates are ranked by the mean over seeds of the best score on the tuning split's reference
+rows. Common candidates are run with several algorithms and ranked by the mean over them, so that none is tuned for one.
+
+Everything that was tried is written to --out, a line a run. Finished runs in it are not run again.
 """
 
 import argparse
 import json
 import multiprocessing
 import statistics
-from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-GRIDS: dict[str, dict[str, list[str]]] = {
+if TYPE_CHECKING:
+    from winnow.config.schema import Experiment
+    from winnow.data import DataSet
+
+Candidate: TypeAlias = Mapping[str, str]
+"""Values by the path of their setting."""
+
+REPORTED_SEEDS = range(5)
+"""Those of the published tables."""
+FIRST_TUNING_SEED = 1_000
+OFFICIAL_SHARE = 6
+"""Where the data have an official test split, one in so many of the other rows is the tuning split."""
+BUDGET = 8
+"""Candidates a rival."""
+
+COMMON: dict[str, dict[str, list[str]]] = {
     "gas-turbine": {
         "model.hidden": ["[64, 32]", "[128, 64]", "[256, 128]", "[128, 128, 64]"],
         "local.name": ["sgd", "adam"],
@@ -29,69 +50,176 @@ GRIDS: dict[str, dict[str, list[str]]] = {
     },
 }
 
+OWN: dict[str, dict[str, list[str]]] = {
+    "fedprox": {"client.mu": ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1.0", "10.0"]},
+    "fedadam": {"server.learning_rate": ["0.003", "0.01", "0.03", "0.1"], "server.tau": ["1e-3", "1e-2"]},
+    "afl": {"select.alpha1": ["0.25", "0.75"], "select.alpha2": ["0.01", "0.1"], "select.alpha3": ["0.1", "0.5"]},
+    "clustered-sampling": {"select.distance": ["angle", "euclidean"]},
+    "power-of-choice": {"select.candidate_factor": ["1.0", "1.25", "1.5", "2.0", "2.5", "3.0", "4.0", "5.0"]},
+    "oort": {
+        "select.penalty": ["0.5", "2.0"],
+        "select.exploration_min": ["0.2", "0.5"],
+        "select.cut_off": ["0.5", "0.95"],
+    },
+    "tifl": {"select.tiers": ["2", "3", "4", "5"], "select.interval": ["5", "20"]},
+    "fedbuff": {"schedule.buffer_size": ["2", "3", "4", "5", "6", "7", "8", "10"]},
+    "safa": {"schedule.lag_tolerance": ["0", "1", "2", "3", "5", "8", "13", "20"]},
+}
+"""The default of each is among them. FedAvg, FedAvg-RP and CFCFM have nothing to tune; FedProf keeps the paper's α."""
 
-def sensible(candidate: dict[str, str]) -> bool:
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One run of a search."""
+
+    preset: str
+    algorithm: str
+    candidate: Candidate
+    seed: int
+    rounds: int | None
+    data: str | None = None
+
+    @property
+    def key(self) -> str:
+        return json.dumps({**asdict(self), "data": None}, sort_keys=True)
+
+
+def grid(values: Mapping[str, Sequence[str]]) -> list[Candidate]:
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def sensible(candidate: Candidate) -> bool:
     """Adam wants small rates, momentum large ones."""
     rate = float(candidate["local.learning_rate"])
     return rate <= 0.005 if candidate["local.name"] == "adam" else rate >= 0.005
 
 
-def run(wanted: tuple[str, str, int, int | None, dict[str, str], str | None]) -> dict[str, object]:
+def trials(options: argparse.Namespace) -> list[Trial]:
+    if options.common:
+        by_algorithm = dict.fromkeys(options.algorithms or ("fedprof", "fedavg-rp"), COMMON[options.preset])
+    else:
+        by_algorithm = {name: OWN[name] for name in options.algorithms or OWN}
+    return [
+        Trial(
+            preset=options.preset,
+            algorithm=algorithm,
+            candidate=candidate,
+            seed=FIRST_TUNING_SEED + number,
+            rounds=options.rounds,
+            data=options.data,
+        )
+        for algorithm, values in by_algorithm.items()
+        for candidate in grid(values)
+        if not options.common or sensible(candidate)
+        for number in range(options.seeds)
+    ]
+
+
+def tuning_split(dataset: "DataSet", experiment: "Experiment") -> "DataSet":
+    """The data with the rows that no published run is evaluated on as their official test split.
+
+    Where the data have such a split already, published runs are evaluated on it: it is left out altogether, and a part
+    of the other rows takes its place.
+    """
+    import numpy as np
+
+    from winnow.core import stream
+    from winnow.data.federate import held_out_rows
+
+    if dataset.test_rows is not None:
+        kept = np.setdiff1d(np.arange(len(dataset)), dataset.test_rows)
+        drawn = stream(FIRST_TUNING_SEED, "tuning split").permutation(len(kept))[: len(kept) // OFFICIAL_SHARE]
+        return replace(dataset, x=dataset.x[kept], y=dataset.y[kept], test_rows=np.sort(drawn))
+    reported = [rows for seed in REPORTED_SEEDS for rows in held_out_rows(dataset, experiment.data, seed)]
+    return replace(dataset, test_rows=np.setdiff1d(np.arange(len(dataset)), np.concatenate(reported)))
+
+
+def run(trial: Trial) -> dict[str, object]:
     from winnow.config.resolve import resolve
+    from winnow.data import DataSet, load
     from winnow.experiment.run import run_experiment
     from winnow.experiment.setup import RunInputs
 
-    preset, algorithm, seed, rounds, candidate, data = wanted
-    sets = [f"{key}={value}" for key, value in candidate.items()]
-    experiment = resolve(preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
-    inputs = RunInputs(data_directory=Path(data) if data else None)
-    summary = run_experiment(experiment, inputs=inputs).summary
+    sets = [f"{key}={value}" for key, value in trial.candidate.items()]
+    wanted = {"algorithm": trial.algorithm, "seed": trial.seed, "rounds": trial.rounds}
+    published = resolve(trial.preset, sets=sets, **wanted)
+    dataset = load(published.data, Path(trial.data) if trial.data else None)
+    assert isinstance(dataset, DataSet), "presets are about whole sets"
+    split = tuning_split(dataset, published)
+    assert split.test_rows is not None
+    test = len(split.test_rows) // 10
+    sets += [f"data.test={test}", f"data.reference={len(split.test_rows) - test}"]
+    summary = run_experiment(resolve(trial.preset, sets=sets, **wanted), inputs=RunInputs(dataset=split)).summary
     assert summary.best is not None
+    assert summary.test_best is not None
     return {
-        "candidate": candidate,
-        "algorithm": algorithm,
-        "seed": seed,
-        "best": summary.best.value,
+        **{key: value for key, value in asdict(trial).items() if key != "data"},
+        "best": round(summary.best.value, 5),
+        "test": round(summary.test_best.value, 5),
         "rounds_to_target": summary.rounds_to_target,
     }
 
 
-def missing_runs(options: argparse.Namespace, done: list[dict[str, object]]) -> list[tuple[object, ...]]:
-    grid = GRIDS[options.preset]
-    known = {json.dumps([r["candidate"], r["algorithm"], r["seed"]], sort_keys=True) for r in done}
-    candidates = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    return [
-        (options.preset, algorithm, seed, options.rounds, candidate, options.data)
-        for candidate in candidates
-        if sensible(candidate)
-        for seed in range(options.seeds)
-        for algorithm in options.algorithms.split(",")
-        if json.dumps([candidate, algorithm, seed], sort_keys=True) not in known
-    ]
+def use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
-def show(records: list[dict[str, object]]) -> None:
-    groups: dict[str, dict[str, list[dict[str, object]]]] = defaultdict(lambda: defaultdict(list))
+def trial_of(record: Mapping[str, object]) -> Trial:
+    return Trial(**{key: record[key] for key in ("preset", "algorithm", "candidate", "seed", "rounds")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What a candidate came to with some algorithms."""
+
+    candidate: Candidate
+    best: float
+    test: float
+    reached: str
+
+
+def ranked(records: Iterable[Mapping[str, object]]) -> list[Score]:
+    """The best candidate first; every algorithm counts alike."""
+    groups: dict[str, dict[str, list[Mapping[str, object]]]] = {}
     for record in records:
-        groups[json.dumps(record["candidate"])][str(record["algorithm"])].append(record)
+        by_algorithm = groups.setdefault(json.dumps(record["candidate"]), {})
+        by_algorithm.setdefault(str(record["algorithm"]), []).append(record)
+    scores = []
+    for candidate, by_algorithm in groups.items():
+        rounds = [r["rounds_to_target"] for runs in by_algorithm.values() for r in runs]
+        reached = [int(str(each)) for each in rounds if each is not None]
+        mean = f"{statistics.mean(reached):.1f} rounds" if reached else "no run"
+        scores.append(
+            Score(
+                candidate=json.loads(candidate),
+                best=_mean(by_algorithm, "best"),
+                test=_mean(by_algorithm, "test"),
+                reached=f"{mean} ({len(reached)} of {len(rounds)})",
+            )
+        )
+    return sorted(scores, key=lambda score: -score.best)
 
-    def mean_best(runs: list[dict[str, object]]) -> float:
-        return statistics.mean(float(str(r["best"])) for r in runs)
 
-    ranked = sorted(groups.items(), key=lambda item: -statistics.mean(mean_best(runs) for runs in item[1].values()))
-    for candidate, by_algorithm in ranked:
-        cells = []
-        for algorithm, runs in sorted(by_algorithm.items()):
-            reached = [int(str(r["rounds_to_target"])) for r in runs if r["rounds_to_target"] is not None]
-            rounds = f"{statistics.mean(reached):.0f}" if reached else "-"
-            cells.append(f"{algorithm} {mean_best(runs):.4f} ({rounds} rounds, {len(reached)}/{len(runs)})")
-        print("  ".join(cells), candidate)
+def _mean(by_algorithm: Mapping[str, Sequence[Mapping[str, object]]], name: str) -> float:
+    return statistics.mean(statistics.mean(float(str(r[name])) for r in runs) for runs in by_algorithm.values())
+
+
+def show(records: Sequence[Mapping[str, object]], common: bool) -> None:
+    names = ["all algorithms"] if common else list(dict.fromkeys(str(record["algorithm"]) for record in records))
+    for name in names:
+        print(name)
+        for score in ranked(r for r in records if common or r["algorithm"] == name):
+            chosen = ", ".join(f"{key}={value}" for key, value in score.candidate.items())
+            print(f"  best {score.best:.4f}  test {score.test:.4f}  target after {score.reached}  {chosen}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("preset", choices=GRIDS)
-    parser.add_argument("--algorithms", default="fedprof,fedavg-rp")
+    parser.add_argument("preset", choices=COMMON)
+    parser.add_argument("--common", action="store_true", help="search what all algorithms share")
+    parser.add_argument("--algorithms", type=lambda text: text.split(","))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--workers", type=int, default=2)
@@ -99,14 +227,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
     options = parser.parse_args()
     records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    runs = missing_runs(options, records)
-    print(f"{len(runs)} runs", flush=True)
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool, options.out.open("a") as log:
-        for record in pool.imap_unordered(run, runs):
-            records.append(record)
-            log.write(json.dumps(record) + "\n")
-            log.flush()
-    show(records)
+    done, wanted = {trial_of(record).key for record in records}, trials(options)
+    missing = [trial for trial in wanted if trial.key not in done]
+    print(f"{len(missing)} runs", flush=True)
+    if missing:
+        pool = multiprocessing.get_context("spawn").Pool(options.workers, initializer=use_one_thread)
+        with pool, options.out.open("a") as log:
+            for record in pool.imap_unordered(run, missing):
+                records.append(record)
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+    keys = {trial.key for trial in wanted}
+    show([record for record in records if trial_of(record).key in keys], options.common)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """Client methods, and what belongs to them at the server, against calculations by hand over three rounds."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from one_point import COPIES, ByHand, played, ready, vector
-from winnow.core import ConfigError, Until
+from selecting import selection_context
+from winnow.core import ConfigError, Population, Until
 from winnow.experiment.build import PreparedRun
 from winnow.learn.algorithms.ditto import PERSONAL
 from winnow.learn.local_optimiser import Sgd
@@ -134,6 +137,15 @@ def test_qfedavg(q: float) -> None:
         return theta - np.sum(deltas, axis=0) / h
 
     follow(ready("qfedavg", f"aggregate.q={q}"), one_round)
+
+
+def test_qfedavg_draws_clients_by_the_size_of_their_data() -> None:
+    """p_k = n_k/n (algorithm 2, line 3), once a round."""
+    select = ready("qfedavg", "select.count=1").experiment.select
+    sizes = np.array([10, 30, 60])
+    selection = select.start(Population(sizes=sizes))
+    seen = Counter(int(selection.propose(selection_context(1, seed=seed)).clients[0]) for seed in range(2_000))
+    assert stats.chisquare([seen[k] for k in range(3)], 2_000 * sizes / 100).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("order", ["fixed", "shuffled"])

@@ -74,7 +74,10 @@ def test_text_html_and_file_tell_the_same(tmp_path: Path):
     assert saved["records"][3]["rounds_to_target"] is None
     assert saved["table"][0]["best"]["mean"] == pytest.approx(0.88)
     assert saved["failures"] == ["fedavg, seed 0: why"]
-    assert "fedprof" in comparison.report(tmp_path / "both.html").read_text()
+    [difference] = saved["differences"]
+    assert difference["best"]["mean"] == pytest.approx(((0.81 - 0.9) + (0.6 - 0.86)) / 2)
+    assert "−0.1750 ± 0.0850" in str(comparison)
+    assert "<td>−0.1750 ± 0.0850</td>" in comparison.report(tmp_path / "both.html").read_text()
 
 
 def test_a_grid_is_every_algorithm_with_every_seed():

@@ -114,6 +114,18 @@ class TestEveryFederation:
             exchange.close()
             assert list(exchange) == []
 
+    def test_a_client_whose_task_is_cancelled_can_be_given_another(self, federation) -> None:
+        """Client 0, the slowest, begins again when client 3 is done; its first task has no outcome."""
+        deployed = federation(Diary())
+        again = tasks_for([0], version=7)
+        with deployed.dispatch(tasks_for([0, 1, 3])) as exchange:
+            arrivals = iter(exchange)
+            assert [next(arrivals).task.client, next(arrivals).task.client] == [1, 3]
+            exchange.cancel({0})
+            exchange.send(again)
+            assert [outcome.task for outcome in exchange] == again
+        assert deployed.clock.now == pytest.approx(100 + seconds(3) + seconds(0))
+
     def test_tasks_of_one_kind_are_one_cohort_in_the_order_of_the_clients(self, federation) -> None:
         site = Diary()
         mixed = tasks_for([4, 2]) + tasks_for([3, 1], name="other") + tasks_for([0], version=7)

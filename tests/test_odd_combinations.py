@@ -35,7 +35,7 @@ def test_a_buffer_that_is_too_small_for_a_rule_is_refused_by_name() -> None:
         experiment(*BUFFERED, "aggregate.name=krum", algorithm="fedbuff")
 
 
-@pytest.mark.parametrize(("select", "asked"), [("valuation", 8), ("tier", 8)])
+@pytest.mark.parametrize(("select", "asked"), [("valuation", 8), ("utility", 8)])
 def test_clients_are_asked_once_a_version_however_often_a_schedule_wants_proposals(select: str, asked: int) -> None:
     run = prepared(*BUFFERED, "rounds=1", f"select={{name='{select}', count=3}}", algorithm="fedbuff")
     heard, handle = Counter[str](), run.federation.handlers["evaluate-loss"]

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from winnow.core import Cost
-from winnow.report import MeanAndSd, comparison_cells, comparison_table, cost_cells, participation_table
+from winnow.report import (
+    MeanAndSd,
+    comparison_cells,
+    comparison_table,
+    cost_cells,
+    difference_cells,
+    paired_differences,
+    participation_table,
+)
 from winnow.report.number_format import mean_sd_text, number_text
+from winnow.report.paired_differences import MeanAndError
 from winnow.report.plot_data import ParticipationCounts
 from winnow.runs import MetricReading, Summary
 
@@ -41,12 +51,47 @@ def test_a_comparison_by_hand() -> None:
     assert fedprof.rounds_to_target == MeanAndSd(mean=19, sd=pytest.approx(2**0.5), count=2)
     assert fedprof.seconds_to_target == MeanAndSd(mean=570, sd=pytest.approx(30 * 2**0.5), count=2)
     assert fedprof.cells() == (
-        "fedprof", "0.8200 ± 0.0265", "–", "2 of 3", "19.0 ± 1.4", "9.50 ± 0.71", "0.950 ± 0.071",
+        "fedprof", "0.8200 ± 0.0265", "–", "2 of 3", "19.0 ± 1.4", "–", "9.50 ± 0.71", "0.950 ± 0.071",
     )  # fmt: skip
-    assert fedavg.cells() == ("fedavg-rp", "0.8200", "–", "0 of 1", "–", "–", "–")
+    assert fedavg.cells() == ("fedavg-rp", "0.8200", "–", "0 of 1", "–", "–", "–", "–")
     header, lines = comparison_cells(rows, "accuracy", 0.8)
     assert len(header) == len(fedprof.cells())
     assert lines == [fedprof.cells(), fedavg.cells()]
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Seeds 0 to 2 have differences −1, −3 and −2 of a hundredth: −0.02 on average, 0.01/√3 of standard error. Seed 3
+    was run by one algorithm only, and the runs of seed 2 reached no target.
+    """
+    ours = {0: summary(0.84, rounds_to_target=10), 1: summary(0.90, rounds_to_target=12), 2: summary(0.70)}
+    theirs = {
+        0: summary(0.83, rounds_to_target=14),
+        1: summary(0.87, rounds_to_target=20),
+        2: summary(0.68),
+        3: summary(1),
+    }
+    runs = [("fedprof", seed, each) for seed, each in ours.items()] + [
+        ("afl", seed, each) for seed, each in theirs.items()
+    ]
+    [difference] = paired_differences([*runs, ("lonely", 9, summary(0.5))])
+    assert (difference.algorithm, difference.compared_with, difference.pairs) == ("afl", "fedprof", 3)
+    assert difference.best == MeanAndError(mean=pytest.approx(-0.02), error=pytest.approx(0.01 / 3**0.5), pairs=3)
+    assert difference.rounds_to_target == MeanAndError(mean=6, error=pytest.approx(2), pairs=2)
+    assert (difference.test_best, difference.rounds_to_sustained_target) == (None, None)
+    header, [line] = difference_cells([difference], "accuracy", 0.8)
+    assert header[:3] == ("Minus fedprof", "Seeds", "Best accuracy")
+    assert line == ("afl", "3", "−0.0200 ± 0.0058", "–", "+6.0 ± 2.0", "–")
+    assert len(difference_cells([difference], "accuracy", None)[1][0]) == 4
+    assert paired_differences([("fedprof", 0, summary(1)), ("afl", 1, summary(1))]) == []
+
+
+def test_the_standard_error_of_paired_differences_is_scipys() -> None:
+    own, other = np.random.default_rng(0).normal(size=(2, 7))
+    made = MeanAndError.of(zip(own, other, strict=True))
+    assert made is not None
+    assert made.mean == pytest.approx((own - other).mean())
+    assert made.error == pytest.approx(stats.sem(own - other))
+    assert made.mean / made.error == pytest.approx(stats.ttest_rel(own, other).statistic)
 
 
 def test_a_comparison_without_a_target_or_devices_has_no_columns_for_them() -> None:
@@ -56,8 +101,10 @@ def test_a_comparison_without_a_target_or_devices_has_no_columns_for_them() -> N
     assert lines == [("fedprof", "0.7500 ± 0.0707", "–")]
     hospitals = comparison_table([("fedprof", summary(0.84, rounds_to_target=18).without_devices())])
     header, lines = comparison_cells(hospitals, "accuracy", 0.8)
-    assert header == ("Algorithm", "Best accuracy", "Test accuracy", "Reached 0.8", "Rounds to target")
-    assert lines == [("fedprof", "0.8400", "–", "1 of 1", "18")]
+    assert header == (
+        "Algorithm", "Best accuracy", "Test accuracy", "Reached 0.8", "Rounds to target", "Sustained rounds",
+    )  # fmt: skip
+    assert lines == [("fedprof", "0.8400", "–", "1 of 1", "18", "–")]
 
 
 def test_a_comparison_of_devices_whose_energy_nobody_counts_has_no_column_for_it() -> None:

@@ -47,6 +47,19 @@ def test_a_run_by_hand() -> None:
     assert summary.cost == Cost(transfer_joules=18_000.0, transfer_seconds=20.0, training_seconds=5.0)
 
 
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_target_is_sustained_where_the_next_five_rounds_reach_it_on_average(lower: bool) -> None:
+    """0.8 is first reached in round 2, whose successors have a mean of 0.77; those of round 4 have exactly 0.8."""
+    accuracies = [0.5, 0.81, 0.7, 0.82, 0.75, 0.8, 0.78, 0.85, 0.82, 0.9]
+    sign = -1 if lower else 1
+    log = [finished(number, sign * value) for number, value in enumerate(accuracies, start=1)]
+    summary = summarise(log, metric="accuracy", target=sign * 0.8, lower_is_better=lower)
+    assert (summary.rounds_to_target, summary.rounds_to_sustained_target) == (2, 4)
+    for shorter in (log[:8], log[:3]):
+        early = summarise(shorter, metric="accuracy", target=sign * 0.8, lower_is_better=lower)
+        assert (early.rounds_to_target, early.rounds_to_sustained_target) == (2, None), "nobody knows yet"
+
+
 @pytest.mark.parametrize("target", [None, 0.95])
 def test_a_target_that_is_not_reached(target: float | None) -> None:
     summary = summarise(RUN, metric="accuracy", target=target)
@@ -97,7 +110,8 @@ def test_the_record_of_a_result() -> None:
     )
     assert list(record) == [
         "schema", "name", "algorithm", "seed", "metric", "lower_is_better", "evaluated_by", "target", "rounds", "best",
-        "last", "test", "best_metrics", "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh",
+        "last", "test", "best_metrics", "rounds_to_target", "rounds_to_sustained_target", "seconds_to_target",
+        "wh_to_target", "seconds", "wh",
         "selections", "cost", "rejected", "stopped", "abandoned", "privacy", "privacy_budgets", "parameters", "private",
         "message_bytes", "winnow", "wall_seconds",
     ]  # fmt: skip

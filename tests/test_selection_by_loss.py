@@ -131,7 +131,7 @@ def test_asking_costs_a_download_and_a_pass(number: int, downloaded: int) -> Non
 
 # Oort ---------------------------------------------------------------------------------------------------------------
 
-GREEDY = {"exploration": 0.0, "exploration_min": 0.0, "cut_off": 1.0}
+GREEDY = {"exploration": 0.0, "exploration_min": 0.0, "cut_off": 1.0, "overcommit": 1.0, "explore_by": "uniform"}
 """No chance is left: the best are invited."""
 
 
@@ -156,28 +156,96 @@ def test_the_best_by_the_papers_utility_are_invited(clients: list[tuple[int, flo
     )
     statistical = [n * loss for n, loss in zip(sizes, rms, strict=True)]
     ceiling, preferred = np.quantile(statistical, 0.95), np.percentile(seconds, 30)
-    utility = []
+    lowest, utility = min(statistical), []
     for k, took in enumerate(seconds):
-        value = min(statistical[k], ceiling) + (0.1 * np.log(number) / (k + 1)) ** 0.5
+        normalised = (min(statistical[k], ceiling) - lowest) / (ceiling - lowest) if ceiling > lowest else 0
+        value = normalised + (0.1 * np.log(number) / (k + 1)) ** 0.5
         utility.append(value * (preferred / took) ** 2 if took > preferred else value)
     assert sorted(np.array(utility)[invited]) == pytest.approx(sorted(utility)[-count:], rel=1e-9)
 
 
+def test_the_unit_of_a_loss_does_not_matter() -> None:
+    """Normalised, utilities of a million times the size are as important beside staleness as before."""
+    sizes, rms = [5, 3, 8, 4], np.array([0.2, 0.5, 0.1, 0.4])
+    chosen = [
+        tried(UtilitySelector(count=2, **GREEDY), sizes, (scale * rms).tolist(), [1, 1, 1, 1])
+        .propose(selection_context(9))
+        .clients.tolist()
+        for scale in (1e-3, 1, 1e6)
+    ]
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_one_reported_loss_does_not_press_all_others_to_zero() -> None:
+    """Clients 1 and 2 have high losses, 0 is the stalest, and the last one lies. Divided by the liar's utility, all
+    others would be 0, and staleness alone would decide: for 0 and 1.
+    """
+    selection = tried(UtilitySelector(count=2, **GREEDY), [1] * 44, [1.0, 3.0, 2.0, *[1.0] * 40, 1e30], [1.0] * 44)
+    assert selection.propose(selection_context(10_000)).clients.tolist() == [1, 2]
+
+
 def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
-    """Utilities 100, 96, 94: of the first two, both reach 95 % of 100 and are drawn by utility; the third does not."""
-    some = UtilitySelector(count=1, exploration=0, exploration_min=0, clip_quantile=1)
-    selection = tried(some, [100, 96, 94], [1, 1, 1], [1, 1, 1])
+    """In round 1 nobody is stale. Utilities 100, 96, 94 and 0 are 1, 0.96, 0.94 and 0 when normalised: of the first
+    two, both reach 95 % of 1 and are drawn by utility; the others do not.
+    """
+    some = UtilitySelector(count=1, clip_quantile=1, **GREEDY | {"cut_off": 0.95})
+    selection = tried(some, [100, 96, 94, 1], [1, 1, 1, 0], [1, 1, 1, 1])
     seen = Counter(int(selection.propose(selection_context(1, seed=seed)).clients[0]) for seed in range(2_000))
-    assert seen[2] == 0
+    assert seen[2] == seen[3] == 0
     assert stats.chisquare([seen[0], seen[1]], [2_000 * 100 / 196, 2_000 * 96 / 196]).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(("number", "untried"), [(1, 90), (2, 88), (40, 41), (200, 20)])
 def test_exploration_falls_to_its_floor(number: int, untried: int) -> None:
     """100·0.9·0.98^(R−1) of the invited were never tried: 90, 88.2, 40.9 and, at the floor, 20."""
-    selection = UtilitySelector(count=100).start(people(*[5] * 1_000))
+    selection = UtilitySelector(count=100, overcommit=1, explore_by="uniform").start(people(*[5] * 1_000))
     selection.observe(selection_context(1), [trained(k, start_loss_rms=1.0) for k in range(500)])
     assert (selection.propose(selection_context(number)).clients >= 500).sum() == untried
+
+
+def test_more_are_invited_than_are_awaited() -> None:
+    """1.3 K with K = 10, and no more than there are."""
+    for clients, invited in ((50, 13), (11, 11)):
+        drawn = (
+            UtilitySelector(count=10, explore_by="uniform").start(people(*[5] * clients)).propose(selection_context(1))
+        )
+        assert (len(drawn.clients), drawn.until.replies) == (invited, 10)
+
+
+def test_who_was_too_late_counts_as_tried_and_as_slow() -> None:
+    """Clients 0 and 1 answer after 2 and 4 seconds with utilities 10 and 30; 2 was invited, too, and 3 was not."""
+    selection = UtilitySelector(count=2, overcommit=1.5, explore_by="uniform").start(people(10, 10, 10))
+    assert selection.propose(selection_context(1)).clients.tolist() == [0, 1, 2]
+    replies = [trained(0, seconds=2.0, start_loss_rms=1.0), trained(1, seconds=4.0, start_loss_rms=3.0)]
+    selection.observe(selection_context(1), replies)
+    state = selection.state()
+    assert state["utility"].tolist() == [10, 30, 20]
+    assert state["seconds"].tolist() == [2, 4, 4]
+    assert state["last"].tolist() == [1, 1, 1]
+    assert state["times"].tolist() == [1, 1, 0]
+
+
+def test_those_never_tried_are_drawn_by_speed_and_size() -> None:
+    """Of the times 1, 2, 4, 8 the 30th percentile is 1.9; weights are n·(1.9/t)² where t is more."""
+    sizes, seconds = (10, 30, 20, 40), (1.0, 2.0, 4.0, 8.0)
+    heard: list[Task] = []
+    ask = valued(dict.fromkeys(range(4), 1.0), dict(enumerate(seconds)), heard)
+    seen: Counter[int] = Counter()
+    for seed in range(1_000):
+        selection = UtilitySelector(count=1, overcommit=1).start(people(*sizes))
+        seen[int(selection.propose(selection_context(1, ask, seed=seed)).clients[0])] += 1
+    assert [task.client for task in heard[:4]] == [0, 1, 2, 3]
+    assert {(task.work.download_bytes, "model" in task.payload) for task in heard[:4]} == {(MESSAGE_BYTES, True)}
+    weights = np.array([n * min(1, 1.9 / t) ** 2 for n, t in zip(sizes, seconds, strict=True)])
+    assert stats.chisquare([seen[k] for k in range(4)], 1_000 * weights / weights.sum()).pvalue > 1e-4
+
+
+def test_clients_are_timed_once_and_who_does_not_answer_is_slow() -> None:
+    heard: list[Task] = []
+    ask = valued({0: 1.0, 1: 1.0}, {0: 1.0, 1: 100.0}, heard)
+    selection = UtilitySelector(count=1, overcommit=1, penalty=50).start(people(1, 1, 1))
+    assert all(selection.propose(selection_context(1, ask, seed=seed)).clients.tolist() == [0] for seed in range(20))
+    assert len(heard) == 3
 
 
 def test_at_first_everybody_is_explored() -> None:

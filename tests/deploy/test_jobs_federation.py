@@ -119,6 +119,29 @@ def test_who_does_not_answer_in_time_has_failed_and_the_exchange_goes_on(
     assert [message.site for message in channel.sent if isinstance(message, WithdrawTasks)] == ["a"]
 
 
+def test_a_cancelled_task_is_withdrawn_and_its_client_can_be_given_another(
+    channel: ScriptedChannel, tmp_path: Path
+) -> None:
+    """A late result of the old task is passed over; a wire task of two clients goes on for the other one."""
+    deployed = federation(channel, tmp_path)
+    with deployed.dispatch([ask(0), ask(1), ask(2)]) as exchange:
+        at_a, at_b = channel.dispatched()
+        exchange.cancel({0, 2})
+        assert [message.tasks for message in channel.sent if isinstance(message, WithdrawTasks)] == [[at_b.task.id]]
+        again = ask(2, round=2)
+        exchange.send([again])
+        channel.answer(at_a, 0, 1)
+        channel.answer(at_b, 2)
+        channel.answer(channel.dispatched()[-1], 2)
+        assert [(outcome.task.client, outcome.task.round) for outcome in exchange] == [(1, 1), (2, 2)]
+    settled, ended = deployed.end_round()
+    assert settled == {}
+    assert {site: set(tasks) for site, tasks in ended.items()} == {
+        "a": {at_a.task.id},
+        "b": {at_b.task.id, channel.dispatched()[-1].task.id},
+    }
+
+
 def test_no_deadline_passes_while_the_job_waits_for_sites(channel: ScriptedChannel, tmp_path: Path) -> None:
     deployed = federation(channel, tmp_path, task_timeout=0.2)
     with deployed.dispatch([ask(0), ask(1)], Until(seconds=0.4)) as exchange:

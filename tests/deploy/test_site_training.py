@@ -104,7 +104,7 @@ def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("algorithm", "served"),
-    [("afl", True), ("tifl", True), ("power-of-choice", True), ("oort", False), ("qfedavg", False), ("fedavg", False)],
+    [("afl", True), ("tifl", True), ("power-of-choice", True), ("oort", True), ("qfedavg", False), ("fedavg", False)],
 )
 def test_losses_are_told_where_the_algorithm_asks_for_them(algorithm: str, served: bool, tmp_path: Path) -> None:
     wanted, service = site_of(tmp_path, algorithm=algorithm)

@@ -126,7 +126,7 @@ def _run_specs(experiments: "list[Experiment]", folder: Path, resume: bool, data
 def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
     from winnow.cli.console import stdout_console, write_json
     from winnow.cli.render_results import run_record
-    from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS
+    from winnow.experiment.compare import DIFFERENCES_TITLE, WIDE_TERMINAL_COLUMNS
     from winnow.runs import file_names
 
     if not comparison.runs:
@@ -138,6 +138,9 @@ def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
         return
     console = stdout_console()
     console.print(comparison.rendered(wide=console.width >= WIDE_TERMINAL_COLUMNS))
+    differences = comparison.rendered_differences()
+    if differences is not None:
+        console.print(f"\n{DIFFERENCES_TITLE}", differences, sep="\n")
     report = f"\nReport: {folder / file_names.REPORT}" if (folder / file_names.REPORT).exists() else ""
     console.print(f"Runs and table: {folder}{report}", soft_wrap=True, markup=False)
 

@@ -4,7 +4,7 @@
 open, close it to cancel the rest.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -55,6 +55,9 @@ class Exchange(Protocol):
 
         A workflow that was interrupted sends again what was under way; on virtual time that has been so since then.
         """
+
+    def cancel(self, clients: Collection[int]) -> None:
+        """Give up the unanswered tasks of these clients: no outcome of them will come."""
 
     def close(self) -> None:
         """Cancel what has not been answered."""

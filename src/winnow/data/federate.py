@@ -81,6 +81,12 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     return reference, test, np.setdiff1d(training, held_out)
 
 
+def held_out_rows(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices]:
+    """The rows that a run with this seed is evaluated on: those of the reference set, and those of the test set."""
+    reference, test, _ = _hold_out(dataset, settings, seed)
+    return reference, test
+
+
 def _rows(amount: RowsOrShare, total: int) -> int:
     return amount if isinstance(amount, int) else max(1, round(amount * total))
 

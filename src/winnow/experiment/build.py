@@ -270,5 +270,6 @@ def _chunk(experiment: Experiment, site: LearningSite, clients: int) -> int | No
     x, y = site.data.first_samples(PROBE_SAMPLES)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(site.data.device))
     training = experiment.schedule.together(experiment.select.cohort_size(clients), clients)
-    together = clients if experiment.evaluation.tune_epochs else training
+    everybody = experiment.evaluation.tune_epochs or experiment.select.trains_all_first
+    together = clients if everybody else training
     return fit if fit < together else None

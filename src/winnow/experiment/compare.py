@@ -18,7 +18,15 @@ from winnow.config.schema import Experiment
 from winnow.core import ConfigError, RunError
 from winnow.explain.html_report import write_reports
 from winnow.learn.algorithm import Algorithm
-from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table
+from winnow.report import (
+    Cells,
+    ComparisonRow,
+    PairedDifference,
+    comparison_cells,
+    comparison_table,
+    difference_cells,
+    paired_differences,
+)
 from winnow.runs import MetricReading, RunView, Summary, file_names
 from winnow.runs.atomic_write import one_line_errors, warn_if_unwritten, write_text_atomically
 from winnow.terminal_tables import table
@@ -26,9 +34,11 @@ from winnow.terminal_tables import table
 DEFAULT_ALGORITHMS = ("fedprof", "fedavg-rp")
 CUSTOM_ALGORITHM = "custom"
 SCHEMA_VERSION = 1
-WIDE_TERMINAL_COLUMNS = 105
-"""Terminals from this width on show the test set's column too."""
-TEST_COLUMN = 2
+WIDE_TERMINAL_COLUMNS = 120
+"""Terminals from this width on show all columns."""
+DIFFERENCES_TITLE = "Paired by seed: mean difference ± its standard error"
+WIDE_COLUMNS = ("Sustained rounds", "Wh to target")
+"""Those that others have no room for."""
 
 
 def experiment_grid(
@@ -110,6 +120,7 @@ class RunRecord:
     last: float | None
     test_best: float | None
     rounds_to_target: int | None
+    rounds_to_sustained_target: int | None
     seconds_to_target: float | None
     wh_to_target: float | None
 
@@ -135,6 +146,13 @@ class Comparison:
         labelled = zip((run.label.algorithm for run in self.runs), self.summaries, strict=True)
         return comparison_table(labelled)
 
+    def differences(self) -> list[PairedDifference]:
+        """Each algorithm minus the first, paired by seed: means and their standard errors."""
+        return paired_differences(
+            (run.label.algorithm, run.label.seed, summary)
+            for run, summary in zip(self.runs, self.summaries, strict=True)
+        )
+
     def ranked(self) -> "Comparison":
         """The same with the algorithm of the best mean first; those that were never evaluated come last."""
         sign = -1 if self.runs and self.runs[0].label.lower_is_better else 1
@@ -159,6 +177,7 @@ class Comparison:
             "schema": SCHEMA_VERSION,
             "records": [asdict(record) for record in self.records],
             "table": [asdict(row) for row in self.table()],
+            "differences": [asdict(each) for each in self.differences()],
             "failures": self.failures,
         }
         with one_line_errors(path):
@@ -167,6 +186,14 @@ class Comparison:
     def rendered(self, *, wide: bool) -> Table:
         """The table for a terminal of 80 columns, or for a wide one."""
         return rendered_comparison(*self._cells(), wide=wide)
+
+    def rendered_differences(self) -> Table | None:
+        """The paired differences for a terminal; None where no two algorithms have run with the same seed."""
+        label, differences = self.runs[0].label, self.differences()
+        if not differences:
+            return None
+        header, lines = difference_cells(differences, label.metric, label.target)
+        return table([title.replace(" ", "\n", 1) for title in header], lines)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -178,15 +205,18 @@ class Comparison:
         return comparison_cells(self.table(), label.metric, label.target)
 
     def __repr__(self) -> str:
-        text = StringIO()
-        Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True).print(self.rendered(wide=True))
+        text, differences = StringIO(), self.rendered_differences()
+        console = Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True)
+        console.print(self.rendered(wide=True))
+        if differences is not None:
+            console.print(f"\n{DIFFERENCES_TITLE}", differences, sep="\n")
         return text.getvalue()
 
 
 def rendered_comparison(header: Cells, lines: Sequence[Cells], *, wide: bool) -> Table:
-    """A comparison's table for a terminal of 80 columns, which has no room for the test set, or for a wide one."""
-    shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
-    titles = [header[index] if wide else header[index].replace(" ", "\n", 1) for index in shown]
+    """A comparison's table for a terminal of 80 columns, which has no room for all of it, or for a wide one."""
+    shown = [index for index, title in enumerate(header) if wide or title not in WIDE_COLUMNS]
+    titles = [header[index].replace(" ", "\n", 1) for index in shown]
     return table(titles, ([cells[index] for index in shown] for cells in lines))
 
 
@@ -202,6 +232,7 @@ def _record(run: RunView, summary: Summary) -> RunRecord:
         last=_value(summary.last),
         test_best=_value(summary.test_best),
         rounds_to_target=summary.rounds_to_target,
+        rounds_to_sustained_target=summary.rounds_to_sustained_target,
         seconds_to_target=summary.seconds_to_target,
         wh_to_target=summary.wh_to_target,
     )

@@ -1,6 +1,6 @@
 """Training tasks that outlast a round: what schedules without common rounds must remember."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,12 @@ class PendingTasks:
 
     def done(self, task: Task) -> None:
         del self._of_client[task.client]
+
+    def cancel(self, clients: Collection[int]) -> None:
+        """Have these clients stop."""
+        self._exchange.cancel(clients)
+        for client in clients:
+            del self._of_client[client]
 
     def snapshot(self) -> Snapshot:
         payloads: dict[int, Payload] = {task.round: task.payload for task in self.tasks}

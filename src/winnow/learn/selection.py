@@ -107,6 +107,8 @@ class Selector(Choice, AlgorithmPart):
     replacement: bool = False
     sees_updates: ClassVar[bool] = False
     """Whether it looks at each client's update, and not only at what replies report."""
+    trains_all_first: ClassVar[bool] = False
+    """Whether round 1 selects everybody, whatever the size of a cohort."""
 
     @model_validator(mode="after")
     def _not_both(self) -> "Selector":

@@ -7,7 +7,7 @@ in the order in which they are written, and are undone in the opposite one. None
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -218,6 +218,10 @@ class FilteredExchange(Exchange):
         for outcome in self._exchange:
             made = self._made.pop((outcome.task.id, outcome.task.client), outcome.task)
             yield self._filtered.arriving(replace(outcome, task=made))
+
+    def cancel(self, clients: Collection[int]) -> None:
+        self._exchange.cancel(clients)
+        self._made = {key: task for key, task in self._made.items() if task.client not in clients}
 
     def close(self) -> None:
         self._exchange.close()

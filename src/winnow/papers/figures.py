@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from winnow.papers.normality import QUANTILES, plotting_positions
 from winnow.papers.result_lines import DistributionResultLine, RunResultLine
-from winnow.report.colours import colour, translucent
+from winnow.report.colours import PALETTE, colour, translucent
 from winnow.report.figures import apply_layout
 
 GREY = "#888888"
@@ -28,15 +28,16 @@ def metric_curves(groups: Mapping[str, Sequence[RunResultLine]], metric: str, ta
         if traces:
             shared = min(map(len, traces))
             mean = np.mean([trace[:shared] for trace in traces], axis=0)
-            figure.add_trace(_curve(mean, name, colour(index), width=2.5))
+            dash = "solid" if index < len(PALETTE) else "dot"  # a second round through the colours
+            figure.add_trace(_curve(mean, name, colour(index), width=2.5, dash=dash))
     if target is not None:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": GREY})
     figure.update_layout(xaxis_title="Round", yaxis_title=escape(metric), hovermode="closest")
     return apply_layout(figure, height=380)
 
 
-def _curve(values: NDArray[np.float64], name: str, ink: str, *, width: float) -> go.Scatter:
-    line = {"color": ink, "width": width}
+def _curve(values: NDArray[np.float64], name: str, ink: str, *, width: float, dash: str = "solid") -> go.Scatter:
+    line = {"color": ink, "width": width, "dash": dash}
     return go.Scatter(x=np.arange(len(values)), y=values, name=escape(name), mode="lines", line=line)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, suggest
 from winnow.fleet.response_time_world import TimedFleetSettings
-from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.papers.page_blocks import PageBlock
 from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, run_result_line
 from winnow.papers.selected_energy import wh_of_all_selected
@@ -53,7 +52,6 @@ class PaperRun:
             item=self.item,
             algorithm=self.algorithm,
             selected_wh=None if clocked else wh_of_all_selected(view, self.experiment, wanted.data_directory),
-            counted=isinstance(self.experiment.select, ProfileSelector),
             clocked=clocked,
         )
 

@@ -1,7 +1,7 @@
 """Results as small JSON lines. A page is made of lines alone, wherever they were computed."""
 
 from collections.abc import Iterable, Mapping
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from winnow.core import RunError
 from winnow.report.plot_data import read_plot_data
 from winnow.runs import RunView
 from winnow.runs.atomic_write import one_line_errors, write_atomically
+from winnow.runs.target_crossing import sustained_crossing
 
 CLIENTS, TUNED = "clients", "tuned"
 MAX_SCORED_CLIENTS = 20
@@ -54,8 +55,14 @@ class RunResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_fi
     def key(self) -> tuple[str, ...]:
         return self.item, self.algorithm, str(self.seed)
 
+    def rounds_to_sustained(self, target: float) -> int | None:
+        """The round that crossed the target and was followed by five whose mean reaches it, too; by the trace."""
+        return sustained_crossing([nan if value is None else value for value in self.trace], target)
 
-class DistributionResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="sample", tag_field="kind"):
+
+class DistributionResultLine(
+    msgspec.Struct, frozen=True, kw_only=True, tag="sample", tag_field="kind", omit_defaults=True
+):
     """The distribution of one quantity over `samples` samples, in a panel (row, column) of a figure.
 
     `density` holds the heights of a histogram between `low` and `high`; `quantiles` are the sample's at
@@ -75,6 +82,10 @@ class DistributionResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="sam
     quantiles: tuple[float, ...]
     distance: float
     correlation: float
+    epochs: int = 0
+    """How long the network had been trained; 0 where none was."""
+    sets: tuple[str, ...] = ()
+    """What a user had changed of the set-up."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -180,10 +191,10 @@ def linear_case_result_lines(lines: ResultLines, item: str) -> list[LinearCaseRe
 
 
 def run_result_line(
-    view: RunView, *, item: str, algorithm: str, selected_wh: float | None = None, counted: bool, clocked: bool = False
+    view: RunView, *, item: str, algorithm: str, selected_wh: float | None = None, clocked: bool = False
 ) -> RunResultLine:
-    """A finished run as a line. Where clients are to be `counted` it says how often each was selected and its scores;
-    `clocked`, it says when each point of the trace was reached.
+    """A finished run as a line: with its trace, and how often each client was selected; its scores, where few clients
+    have any; `clocked`, it says when each point of the trace was reached.
     """
     summary, run = view.summary(), read_plot_data(view)
     readings = [point.value(summary.evaluated_by, summary.metric) for point in run.points]
@@ -210,8 +221,8 @@ def run_result_line(
         trace=_trace(readings),
         tuned=_trace(tuned) if any(value is not None for value in tuned) else (),
         seconds=rounded((point.seconds for point in run.points), 4) if clocked else (),
-        counts=counts if counted else None,
-        scores=tuple(rounded(scores, 5) for scores in run.scores.values) if counted and run.scores and few else (),
+        counts=counts,
+        scores=tuple(rounded(scores, 5) for scores in run.scores.values) if run.scores and few else (),
     )
 
 

@@ -22,6 +22,7 @@ from winnow.report.markup import (
     subheading,
 )
 from winnow.report.number_format import MISSING, number_text
+from winnow.report.paired_differences import difference_cells, paired_differences
 from winnow.report.plot_data import RunPlotData
 from winnow.report.privacy_section import ExplainPrivacy, no_explanation, privacy_section
 from winnow.report.run_groups import group_by_experiment
@@ -116,7 +117,18 @@ def _headline(groups: Groups) -> str:
     to_target = "; figures to the target cover the runs that reached it" if any(row.target for row in rows) else ""
     caption = f"Mean ± standard deviation over seeds{to_target}."
     few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
-    return section("Summary", *few, html_table(caption, header, lines))
+    return section("Summary", *few, html_table(caption, header, lines), *_differences(groups))
+
+
+def _differences(groups: Groups) -> list[str]:
+    """Experiments minus the first, where they have seeds in common."""
+    runs = [(name, run) for name, group in groups.items() for run in group]
+    differences = paired_differences((name, run.label.seed, run.summary) for name, run in runs)
+    if not differences:
+        return []
+    label = runs[0][1].label
+    cells = difference_cells(differences, label.metric, _common_target([run for _, run in runs]))
+    return [html_table("Paired by seed: mean difference ± its standard error.", *cells)]
 
 
 def _compared(groups: Groups) -> tuple[list[tables.ComparisonRow], tuple[tables.Cells, list[tables.Cells]]]:
@@ -165,7 +177,7 @@ def _best_note(run: RunPlotData) -> str:
 
 
 def _algorithm_card(row: tables.ComparisonRow) -> str:
-    _, best, _, reached, rounds, minutes, wh = row.cells()
+    _, best, _, reached, rounds, _, minutes, wh = row.cells()
     if not row.target:
         return card(row.algorithm, best, "1 run" if row.runs == 1 else f"mean of {row.runs} runs")
     spent = [f" in {rounds} rounds", *([f"{minutes} min"] if row.time else []), *([f"{wh} Wh"] if row.energy else [])]

@@ -29,6 +29,7 @@ class ComparisonRow:
     best: MeanAndSd | None
     test_best: MeanAndSd | None
     rounds_to_target: MeanAndSd | None
+    rounds_to_sustained_target: MeanAndSd | None
     seconds_to_target: MeanAndSd | None
     wh_to_target: MeanAndSd | None
     target: bool
@@ -45,6 +46,7 @@ class ComparisonRow:
             mean_sd_text(self.test_best, decimals=4),
             f"{self.reached} of {self.runs}",
             mean_sd_text(self.rounds_to_target),
+            mean_sd_text(self.rounds_to_sustained_target),
             mean_sd_text(minutes),
             mean_sd_text(self.wh_to_target),
         )
@@ -59,12 +61,13 @@ def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float |
         f"Test {metric}",
         f"Reached {goal}",
         "Rounds to target",
+        "Sustained rounds",
         "Minutes to target",
         "Wh to target",
     )
     aimed = any(row.target for row in rows)
     timed, charged = aimed and any(row.time for row in rows), aimed and any(row.energy for row in rows)
-    shown = (True, True, True, aimed, aimed, timed, charged)
+    shown = (True, True, True, aimed, aimed, aimed, timed, charged)
     return tuple(compress(header, shown)), [tuple(compress(row.cells(), shown)) for row in rows]
 
 
@@ -84,6 +87,7 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
         best=MeanAndSd.of(summary.best.value for summary in group if summary.best),
         test_best=MeanAndSd.of(summary.test_best.value for summary in group if summary.test_best),
         rounds_to_target=MeanAndSd.of(summary.rounds_to_target for summary in group),
+        rounds_to_sustained_target=MeanAndSd.of(summary.rounds_to_sustained_target for summary in group),
         seconds_to_target=MeanAndSd.of(summary.seconds_to_target for summary in group),
         wh_to_target=MeanAndSd.of(summary.wh_to_target for summary in group if summary.wh),
         target=any(summary.target is not None for summary in group),

@@ -11,6 +11,7 @@ from winnow.core.distribution import installed_version
 from winnow.runs.history import HistoryPoint, RunHistory
 from winnow.runs.label import SCHEMA, RunLabel
 from winnow.runs.privacy_budgets import PrivacyBudget
+from winnow.runs.target_crossing import first_crossing, sustained_crossing
 
 JOULES_PER_WH = 3600.0
 REFERENCE, TEST, PRIVACY = "reference", "test", "privacy"
@@ -52,8 +53,8 @@ class Summary:
 
     `best` and `last` are measured on the reference set, or by the clients themselves if the run is `evaluated_by` them;
     `test_best` and `test_last` are the test set's readings of the same two models. What was needed to reach the target
-    is None where it was not reached. `seconds` is the run's clock, while `cost` adds up what all devices spent, side by
-    side or not.
+    is None where it was not reached; it was sustained where the next five evaluations reached it on average. `seconds`
+    is the run's clock, while `cost` adds up what all devices spent, side by side or not.
     """
 
     metric: str
@@ -81,6 +82,7 @@ class Summary:
     selections: int = 0
     """How often a client was asked to train, over all rounds and clients."""
     lower_is_better: bool = False
+    rounds_to_sustained_target: int | None = None
     best_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """All metrics of the best model, by the data they were measured on."""
 
@@ -117,14 +119,10 @@ def summarise(
     evaluated = [point for point in points if _reading(point, evaluated_by, metric)]
     best = max(evaluated, key=lambda point: sign * point.metrics[evaluated_by][metric], default=None)
     last = evaluated[-1] if evaluated else None
-    reached = next(
-        (
-            point
-            for point in evaluated
-            if target is not None and sign * point.metrics[evaluated_by][metric] >= sign * target
-        ),
-        None,
-    )
+    values = [point.metrics[evaluated_by][metric] for point in evaluated]
+    crossing = None if target is None else first_crossing(values, target, lower_is_better=lower_is_better)
+    sustained = None if target is None else sustained_crossing(values, target, lower_is_better=lower_is_better)
+    reached = None if crossing is None else evaluated[crossing]
     return Summary(
         metric=metric,
         target=target,
@@ -134,6 +132,7 @@ def summarise(
         test_best=_reading(best, TEST, metric),
         test_last=_reading(last, TEST, metric),
         rounds_to_target=reached.round if reached else None,
+        rounds_to_sustained_target=None if sustained is None else evaluated[sustained].round,
         seconds_to_target=reached.seconds if reached else None,
         wh_to_target=reached.joules / JOULES_PER_WH if reached else None,
         seconds=points[-1].seconds if points else 0.0,
@@ -175,6 +174,7 @@ def result_record(
         "test": {"best": _record(summary.test_best), "last": _record(summary.test_last)},
         "best_metrics": {data: dict(values) for data, values in summary.best_metrics.items()},
         "rounds_to_target": summary.rounds_to_target,
+        "rounds_to_sustained_target": summary.rounds_to_sustained_target,
         "seconds_to_target": summary.seconds_to_target,
         "wh_to_target": summary.wh_to_target,
         "seconds": summary.seconds,

@@ -5,7 +5,7 @@ replies nobody waits for are never trained. Those that are awaited are answered 
 different clients go to the handler as one cohort.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -166,6 +166,12 @@ class SimulatedExchange(Exchange, Generic[Site]):
         """The arrivals that will be delivered unless more tasks are sent."""
         coming = [a for a in reversed(self._waiting) if not a.drops_out and a.at <= self._deadline]
         return coming if self._until.replies is None else coming[: self._until.replies - self._replied]
+
+    def cancel(self, clients: Collection[int]) -> None:
+        for arrival in self._waiting:
+            if arrival.task.client in clients:
+                self._outcomes.pop(arrival.sequence, None)
+        self._waiting = [arrival for arrival in self._waiting if arrival.task.client not in clients]
 
     def close(self) -> None:
         self._waiting.clear()

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +167,13 @@ class DeployedExchange(Exchange):
             if task_ids:
                 self._server.send(WithdrawTasks(site=site, tasks=task_ids))
         return given_up
+
+    def cancel(self, clients: Collection[int]) -> None:
+        self._withdraw([key for key in self._open if key[1] in clients])
+        for task_id, outcome in self._ready:
+            if outcome.task.client in clients:
+                self._federation.settlement.ended(task_id, outcome.task.client)
+        self._ready = deque(each for each in self._ready if each[1].task.client not in clients)
 
     def close(self) -> None:
         self._withdraw(list(self._open))

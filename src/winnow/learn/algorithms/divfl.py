@@ -21,13 +21,16 @@ class DiverseSelector(SelectorWithoutReplacement):
     """Greedy facility location: K clients S with a small Σ_k min_{i∈S} ‖g_k − g_i‖, the paper's bound on the error of
     letting them stand for all.
 
-    The variant without overhead: g_k is the update of the last time that client k trained. One that never has is taken
-    to be as far from all others as the farthest two are, so nobody else stands for it. With `sample`, each greedy step
+    The variant without overhead: g_k is the update of the last time that client k trained. In round 1 everybody trains
+    and is aggregated, so that all are known; the authors' code asks everybody for a gradient first, which is as much to
+    send. A client that has not answered yet is taken to be as far from all others as the farthest two are, so nobody
+    else stands for it. With `sample`, each greedy step
     looks at so many clients drawn at random (stochastic greedy); otherwise at all.
     """
 
     name: Literal["diverse"] = "diverse"
     sees_updates: ClassVar[bool] = True
+    trains_all_first: ClassVar[bool] = True
     sample: int | None = Field(None, ge=1)
 
     def start(self, population: Population) -> Selection:
@@ -41,6 +44,9 @@ class _DiverseSelection(Selection):
 
     def propose(self, context: SelectionContext) -> SelectedClients:
         self._updates.allocate(context)
+        if context.version == 0:
+            everybody = np.arange(len(self._updates.known))
+            return SelectedClients(clients=everybody, counts=np.ones(len(everybody), np.int64))
         clients = np.sort(representative_clients(self._distances(), self._count, context.rng, self._sample))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 

@@ -1,7 +1,10 @@
 """FedOpt (Reddi et al., 2021): the mean of the clients' changes is a gradient for an optimiser at the server.
 
 FedAdagrad, FedAdam and FedYogi are its algorithm 2; FedAvgM (Hsu et al., 2019) takes momentum alone. In all of them
-Δ_t = mean(θ_k) − θ_t over what is trained; batch statistics are averaged. No moment is corrected for its bias.
+Δ_t = mean(θ_k) − θ_t over what is trained; batch statistics are averaged.
+
+This FedAdam is not that of Leroy et al. (2019), whom the FedProf paper cites for the name: theirs is Adam as it is,
+with bias-corrected moments, v₀ = 0 and ε = 1e-8. Algorithm 2 corrects no moment for its bias and has v₀ = τ².
 """
 
 from abc import abstractmethod

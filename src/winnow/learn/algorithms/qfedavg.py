@@ -1,5 +1,6 @@
-"""q-FedAvg (Li et al., 2020, "Fair Resource Allocation in Federated Learning", algorithm 2): clients on which the model
-does badly count more.
+"""q-FedAvg (Li et al., 2020, "Fair Resource Allocation in Federated Learning", algorithm 2): clients are drawn by the
+size of their data, p_k = n_k/n, and those on which the model does badly count more. As in the authors' code a client
+is drawn at most once a round.
 """
 
 import math
@@ -11,7 +12,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import AggregationRule, Contribution, Fold, WeightedSum
 from winnow.learn.algorithm import Recipe
-from winnow.learn.selection import UniformSelector
+from winnow.learn.algorithms.fedprox import SizeSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, norm, real
 
@@ -88,7 +89,7 @@ class _FairFold:
 
 qfedavg = Recipe(
     name="qfedavg",
-    summary="clients with a higher loss count more",
-    select=UniformSelector,
+    summary="selection by data size; higher losses count more",
+    select=SizeSelector,
     aggregate=FairAggregation,
 )

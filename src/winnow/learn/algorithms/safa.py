@@ -27,11 +27,12 @@ MODEL = "model"
 class LagTolerantSchedule(Schedule):
     """Everybody trains; the first replies fill a quota, as large as a cohort of `select`, and end the round.
 
-    Clients that were not picked in the last round are picked first (compensatory first come, first merged). The server
-    keeps an entry for each client and folds all of them (the paper's three-step discriminative aggregation): before,
-    the picked replace theirs, and entries of clients that lag more than `tolerance` versions become the present model;
-    after, replies that did not fit into the quota replace theirs, and so count in the next round. Clients at work go on
-    with the version that they have; the reply of one that lagged too far is not used.
+    Clients that were not picked in the last round are picked first (compensatory first come, first merged; the paper's
+    algorithm 1). The server keeps an entry for each client and folds all of them (the paper's three-step discriminative
+    aggregation): before, the picked replace theirs, and entries of clients that lag more than `lag_tolerance` versions
+    become the present model; after, replies that did not fit into the quota replace theirs, and so count in the next
+    round. Clients at work go on with the version that they have, but those that lag too far must give it up and begin
+    again with the present one (lag-tolerant distribution: such clients are deprecated and forced to synchronise).
     """
 
     name: Literal["lag-tolerant"] = "lag-tolerant"
@@ -49,12 +50,13 @@ class LagTolerantSchedule(Schedule):
             while training.round < training.rounds:
                 context = training.begin(federation, underway.oldest(training.round))
                 quota = len(selection.propose(context).clients)
-                idle = [k for k in clients if k not in underway]
-                yield from training.announce(_selected(idle), federation)
-                underway.send(training, federation, idle)
                 lagging = {
                     task.client for task in underway.tasks if context.version - task.version > self.lag_tolerance
                 }
+                underway.cancel(lagging)
+                idle = [k for k in clients if k not in underway]
+                yield from training.announce(_selected(idle), federation)
+                underway.send(training, federation, idle)
                 arrived = self._collect_replies(quota, picked_last, training, exchange, underway)
                 gathered = _fold(arrived, lagging, cache, training, federation)
                 gathered = training.apply(gathered, federation, arrived.surplus)
@@ -67,11 +69,11 @@ class LagTolerantSchedule(Schedule):
         self, quota: int, picked_last: set[int], training: TrainingWorkflow, exchange: Exchange, underway: PendingTasks
     ) -> "_ArrivedReplies":
         """Replies in the order of their arrival, until the quota is full or nobody is left."""
-        arrived, present = _ArrivedReplies(), training.round - 1
+        arrived = _ArrivedReplies()
         for outcome in exchange:
             underway.done(outcome.task)
             sound = arrived.accept(outcome, training)
-            if sound is None or present - sound.task.version > self.lag_tolerance:
+            if sound is None:
                 continue
             (arrived.surplus if sound.task.client in picked_last else arrived.picked).append(sound)
             if len(arrived.picked) == quota:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from winnow.papers.fedprof.package_files import read_note
+from msgspec.structs import replace
+
 from winnow.papers.fedprof.representation_samples import setup_of
 from winnow.papers.figures import histogram_figure, quantile_plots
 from winnow.papers.normality import LILLIEFORS_FACTOR
@@ -27,6 +28,8 @@ class DistributionFigure(PaperItem):
     about: str
     measurement: Callable[[ReproductionOptions], Iterable[DistributionResultLine]]
     heavy: bool = False
+    network: bool = True
+    """Whether it is about a network that is trained first."""
 
     @property
     def needs_gpu(self) -> bool:
@@ -39,20 +42,42 @@ class DistributionFigure(PaperItem):
         return bool(distribution_result_lines(lines, self.name))
 
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[DistributionResultLine]:
-        return list(self.measurement(wanted))
+        epochs = setup_of(self.setup, wanted).rounds if self.network else 0
+        return [replace(line, epochs=epochs, sets=wanted.sets) for line in self.measurement(wanted)]
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         found = distribution_result_lines(lines, self.name)
         if not found:
             return []
         return [
-            TextBlock(f"{self.about} {read_note(self.name)}".strip()),
+            TextBlock(" ".join([self.about, *self._training(found), *_deviations(found)])),
             FigureBlock(
                 histogram_figure(found), "Densities and normal distributions with the same mean and standard deviation"
             ),
             FigureBlock(quantile_plots(found), "Q–Q plots; points of a normal distribution lie on the line"),
             TableBlock(MEASURES, ("Panels", "n", "Mean", "Deviation", "D", "Limit", "Below it", "r"), _summary(found)),
         ]
+
+    def _training(self, lines: Sequence[DistributionResultLine]) -> list[str]:
+        """How the training differed from the set-up's."""
+        epochs, planned = lines[0].epochs, setup_of(self.setup, ReproductionOptions()).rounds
+        if epochs in (0, planned):
+            return []
+        changed = f", with {', '.join(lines[0].sets)}" if lines[0].sets else ""
+        return [f"Trained for {epochs} epochs{changed}, where the set-up has {planned}."]
+
+
+def _deviations(lines: Sequence[DistributionResultLine]) -> list[str]:
+    """How much wider noisy samples are spread than clean ones, row by row; where there are both."""
+    by_row: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        by_row.setdefault(line.row, {}).setdefault(line.series, []).append(line.sd)
+    ratios = [
+        f"{_mean(series['noisy']) / _mean(series['clean']):.2f} {row}"
+        for row, series in by_row.items()
+        if {"noisy", "clean"} <= series.keys() and _mean(series["clean"])
+    ]
+    return [f"Deviations of noisy images relative to clean ones: {', '.join(ratios)}."] if ratios else []
 
 
 def _summary(lines: Sequence[DistributionResultLine]) -> list[list[str]]:

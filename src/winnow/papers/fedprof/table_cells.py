@@ -10,14 +10,17 @@ from winnow.report.number_format import mean_sd_text
 
 @dataclass(frozen=True, kw_only=True)
 class TableColumn:
-    """A quantity of a run, and how the paper's values call it."""
+    """A quantity of a run, given the table's target, and how the paper's values call it."""
 
     name: str
     title: str
-    value: Callable[[RunResultLine], float | None]
+    value: Callable[[RunResultLine, float], float | None]
     decimals: int
     """As in the paper."""
     higher_is_better: bool = False
+    in_paper: bool = True
+    known: Callable[[RunResultLine], bool] = lambda run: True
+    """Whether a line says anything about it."""
 
     def better(self, ours: float, theirs: float) -> bool:
         """Whether a value is at least as good, in the paper's digits."""
@@ -26,15 +29,32 @@ class TableColumn:
 
 
 COLUMNS = (
-    TableColumn(name="best", title="Best", value=lambda run: run.best, decimals=3, higher_is_better=True),
-    TableColumn(name="rounds", title="Rounds", value=lambda run: run.rounds_to_target, decimals=0),
+    TableColumn(name="best", title="Best", value=lambda run, target: run.best, decimals=3, higher_is_better=True),
+    TableColumn(
+        name="test",
+        title="Test",
+        value=lambda run, target: run.test_best,
+        decimals=3,
+        higher_is_better=True,
+        in_paper=False,
+        known=lambda run: run.test_best is not None,
+    ),
+    TableColumn(name="rounds", title="Rounds", value=lambda run, target: run.rounds_to_target, decimals=0),
+    TableColumn(
+        name="sustained",
+        title="Sustained",
+        value=lambda run, target: run.rounds_to_sustained(target),
+        decimals=0,
+        in_paper=False,
+        known=lambda run: bool(run.trace),
+    ),
     TableColumn(
         name="minutes",
         title="Minutes",
-        value=lambda run: None if run.seconds_to_target is None else run.seconds_to_target / 60,
+        value=lambda run, target: None if run.seconds_to_target is None else run.seconds_to_target / 60,
         decimals=1,
     ),
-    TableColumn(name="wh", title="Wh", value=lambda run: run.wh_to_target, decimals=2),
+    TableColumn(name="wh", title="Wh", value=lambda run, target: run.wh_to_target, decimals=2),
 )
 
 

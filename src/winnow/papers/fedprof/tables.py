@@ -9,12 +9,15 @@ from winnow.config.schema import Experiment
 from winnow.learn.algorithm import Recipe
 from winnow.papers.fedprof.package_files import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
+from winnow.papers.fedprof.table_notes import differences_table, not_first, selections_table
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 
 AGGREGATION_GROUPS = ("full", "partial")
+OURS = {"full": "fedprof-full", "partial": "fedprof"}
+"""FedProf in each group."""
 BEST_MARK = " ★"
 ALGORITHM_TITLES = {
     "fedavg": "FedAvg",
@@ -27,6 +30,11 @@ ALGORITHM_TITLES = {
     "afl": "AFL",
     "clustered-sampling": "Clustered sampling",
     "fedbn": "FedBN",
+    "power-of-choice": "Power of choice",
+    "oort": "Oort",
+    "tifl": "TiFL",
+    "fedbuff": "FedBuff",
+    "safa": "SAFA",
     "fedprof": "FedProf",
     "fedprof-by-class": "FedProf by class",
 }
@@ -77,7 +85,7 @@ class ResultTable(PaperItem):
                 TableCell(
                     column=column,
                     paper=_published(cells.get(column.name)),
-                    runs=tuple(column.value(run) for run in runs),
+                    runs=tuple(column.value(run, self.target) for run in runs if column.known(run)),
                     cut_short=any(run.rounds < self.rounds[group] for run in runs),
                 )
                 for column in COLUMNS
@@ -95,15 +103,22 @@ class ResultTable(PaperItem):
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         pieces: list[PageBlock] = [TextBlock(self.about)]
         for group in AGGREGATION_GROUPS:
-            cells = self.cells(group, lines)
+            cells, ours = self.cells(group, lines), OURS[group]
+            runs = {name: run_result_lines(lines, self.name, name) for name in cells}
+            leaders = {place: _leaders(column, place, cells) for place, column in enumerate(COLUMNS)}
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
                 f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
-                " with the number of runs that reached it if not all did. ★ best of the group."
+                " with the number of runs that reached it if not all did. Test is the test set's score of the best"
+                " model; sustained, the first round that reaches the target and is followed by five whose mean does."
+                " ★ best of the group."
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
-                TableBlock(caption, self._header(), _rows(cells)),
+                *map(TextBlock, not_first(ours, leaders, cells, ALGORITHM_TITLES)),
+                TableBlock(caption, self._header(), _rows(cells, leaders)),
+                *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
+                *selections_table(runs, ALGORITHM_TITLES),
                 *(
                     TextBlock(text)
                     for text in (
@@ -117,8 +132,11 @@ class ResultTable(PaperItem):
         return pieces
 
     def _header(self) -> list[str]:
-        pairs = [(f"{column.title}, paper", f"{column.title}, ours") for column in COLUMNS]
-        return ["Algorithm", *(title for pair in pairs for title in pair)]
+        groups = [
+            (f"{column.title}, paper", f"{column.title}, ours") if column.in_paper else (column.title,)
+            for column in COLUMNS
+        ]
+        return ["Algorithm", *(title for group in groups for title in group)]
 
     def _shortfalls(self, group: str, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
         """Where we do not reach the paper's value, and why: one sentence an algorithm, one reason for those alike."""
@@ -156,8 +174,9 @@ class ResultTable(PaperItem):
         for algorithm in self.values(group):
             runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
             if selected := MeanAndSd.of(run.selected_wh_to_target for run in runs):
+                as_published = ", as in the paper" if self.values(group)[algorithm] else ""
                 said.append(
-                    f"{name}: Wh of aggregated clients, as in the paper; of all selected clients, "
+                    f"{name}: Wh of aggregated clients{as_published}; of all selected clients, "
                     f"{compact_spread_text(selected, 2)}."
                 )
             if own := MeanAndSd.of(run.local_test_best for run in runs):
@@ -165,9 +184,8 @@ class ResultTable(PaperItem):
         return said
 
 
-def _rows(cells: Mapping[str, Sequence[TableCell]]) -> list[list[str]]:
-    first = {place: _first(column, place, cells) for place, column in enumerate(COLUMNS)}
-    return [[_name(algorithm, row), *_row(algorithm, row, first)] for algorithm, row in cells.items()]
+def _rows(cells: Mapping[str, Sequence[TableCell]], leaders: Mapping[int, Sequence[str]]) -> list[list[str]]:
+    return [[_name(algorithm, row), *_row(algorithm, row, leaders)] for algorithm, row in cells.items()]
 
 
 def _name(algorithm: str, row: Sequence[TableCell]) -> str:
@@ -175,22 +193,22 @@ def _name(algorithm: str, row: Sequence[TableCell]) -> str:
     return f"{ALGORITHM_TITLES[algorithm]} ({seeds})" if seeds else ALGORITHM_TITLES[algorithm]
 
 
-def _row(algorithm: str, row: Sequence[TableCell], first: Mapping[int, str | None]) -> list[str]:
-    pairs = [
-        (cell.paper_text, cell.text + (BEST_MARK if first[place] == algorithm else ""))
-        for place, cell in enumerate(row)
-    ]
-    return [text for pair in pairs for text in pair]
+def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequence[str]]) -> list[str]:
+    texts = []
+    for place, cell in enumerate(row):
+        texts += [cell.paper_text] if cell.column.in_paper else []
+        texts.append(cell.text + (BEST_MARK if algorithm in leaders[place] else ""))
+    return texts
 
 
-def _first(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> str | None:
-    """The best algorithm of a group among those that always have the quantity; nobody is first among one."""
+def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
+    """The best algorithms of a group among those that always have the quantity; nobody leads among one."""
     if sum(bool(row[place].runs) for row in cells.values()) < 2:
-        return None
+        return []
     spreads = {name: row[place].ours for name, row in cells.items() if row[place].complete}
     means = {name: spread.mean for name, spread in spreads.items() if spread}
-    best = max if column.higher_is_better else min
-    return best(means, key=lambda name: means[name], default=None)
+    best = (max if column.higher_is_better else min)(means.values(), default=None)
+    return [name for name, mean in means.items() if mean == best]
 
 
 def _published(pair: Sequence[float] | None) -> MeanAndSd | None:

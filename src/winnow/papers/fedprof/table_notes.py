@@ -1,0 +1,89 @@
+"""What is said beside tables 1 to 3, all of it worked out from the lines of their runs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from winnow.papers.fedprof.table_cells import TableCell, compact_spread_text
+from winnow.papers.page_blocks import TableBlock
+from winnow.papers.result_lines import RunResultLine, SelectionCounts
+from winnow.report import MeanAndSd
+from winnow.report.number_format import MISSING
+from winnow.report.paired_differences import MeanAndError, difference_text
+
+CLEAN = "clean"
+
+
+def not_first(
+    ours: str, leaders: Mapping[int, Sequence[str]], cells: Mapping[str, Sequence[TableCell]], titles: Mapping[str, str]
+) -> list[str]:
+    """In which columns another algorithm is ahead of `ours`; to be said before anything else."""
+    said = [
+        f"{cells[ours][place].column.title} ({titles[names[0]]} {cells[names[0]][place].text}, {titles[ours]} "
+        f"{cells[ours][place].text})"
+        for place, names in leaders.items()
+        if names and ours not in names and cells[ours][place].runs
+    ]
+    return [f"{titles[ours]} is not first in {'; '.join(said)}."] if said else []
+
+
+def differences_table(
+    ours: str, target: float, runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]
+) -> list[TableBlock]:
+    """Every algorithm minus `ours`, over the seeds that both have; none where there are no such seeds."""
+    own = {run.seed: run for run in runs[ours]}
+    rows = []
+    for name, others in runs.items():
+        pairs = [(run, own[run.seed]) for run in others if run.seed in own]
+        if name == ours or not pairs:
+            continue
+        rows.append(
+            [
+                f"{titles[name]} ({len(pairs)})",
+                _paired(pairs, lambda run: run.best, 4),
+                _paired(pairs, lambda run: run.test_best, 4),
+                _paired(pairs, lambda run: run.rounds_to_target, 1),
+                _paired(pairs, lambda run: run.rounds_to_sustained(target), 1),
+            ]
+        )
+    caption = (
+        f"Minus {titles[ours]}, paired by seed: mean difference ± its standard error; number of pairs in brackets."
+        " Rounds where both reached the target."
+    )
+    return [TableBlock(caption, ["Algorithm", "Best", "Test", "Rounds", "Sustained"], rows)] if rows else []
+
+
+def _paired(
+    pairs: Iterable[tuple[RunResultLine, RunResultLine]], value: Callable[[RunResultLine], float | None], decimals: int
+) -> str:
+    return difference_text(MeanAndError.of((value(other), value(own)) for other, own in pairs), decimals)
+
+
+def selections_table(runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]) -> list[TableBlock]:
+    """How often clients of each condition were selected, relative to clean ones; of the runs that tell."""
+    counted = {name: [run.counts for run in each if run.counts] for name, each in runs.items()}
+    conditions = list(
+        dict.fromkeys(
+            label for each in counted.values() for counts in each for label in counts.labels if label != CLEAN
+        )
+    )
+    rows = [
+        [f"{titles[name]} ({len(each)})", *(_relative(each, condition) for condition in conditions)]
+        for name, each in counted.items()
+        if each
+    ]
+    caption = "Times that a client was selected, relative to a clean one; runs that count them in brackets."
+    return [TableBlock(caption, ["Algorithm", *conditions], rows)] if conditions else []
+
+
+def _relative(counts: Sequence[SelectionCounts], condition: str) -> str:
+    shares = [selection_rate(each, condition) / clean for each in counts if (clean := selection_rate(each, CLEAN))]
+    return compact_spread_text(MeanAndSd.of(shares), 2) if shares else MISSING
+
+
+def selection_rate(counts: SelectionCounts, condition: str) -> float:
+    """How often a client of a condition was selected, on average."""
+    if condition not in counts.labels:
+        return 0.0
+    members = np.array(counts.condition) == counts.labels.index(condition)
+    return float(np.array(counts.selections)[members].mean()) if members.any() else 0.0
