@@ -56,6 +56,7 @@ class ModelSetup:
             benchmark,
             engine.precision,
             self.own,
+            engine.compile,
         )
 
     @cached_property
