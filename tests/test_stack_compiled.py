@@ -1,4 +1,4 @@
-"""Steps compiled for one shape: depthwise taps equal torch's convolution, and what is compiled must compute the same."""
+"""Steps compiled for one shape: depthwise taps equal torch's convolution, and a compiled step a plain one."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,7 @@ CLIENTS, SAMPLES = 2, 3
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), ((1, 3), (2, 1), (0, 2)), (2, 3, 0)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_taps_equal_torchs_depthwise_convolution(
-    kernel: int, stride: int, padding: int, bias: bool
-) -> None:
+def test_taps_equal_torchs_depthwise_convolution(kernel: int, stride: int, padding: int, bias: bool) -> None:
     torch.manual_seed(0)
     layers = [nn.Conv2d(4, 4, kernel, stride, padding, groups=4, bias=bias).double() for _ in range(CLIENTS)]
     window = depthwise_taps.depthwise_window(layers[0])

@@ -67,7 +67,8 @@ def choose_execution(
     if execution == "loop":
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
-    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision, compiled) if execution in ("auto", way[0]))
+    every = _ways(module, loss, sample_x[:1], threads, precision, compiled)
+    ways = (way for way in every if execution in ("auto", way[0]))
     reasons = {"native": "native execution supports float32 only"} if precision == "bfloat16" else {}
     sound = _sound(module, ways, trial, reasons)
     found = next(sound, None)
