@@ -46,8 +46,8 @@ def compile_cohort(
 ) -> StackedCohort:
     """The same cohort with kernels that are compiled for batches like this one, which is used to compare both.
 
-    Fusing what lies between products halves a step of ShuffleNet v2; compiling takes a minute (docs/speed.md). `exact`
-    is the cohort in double precision: rounding is magnified by normalisation, so its size cannot be known beforehand.
+    Fusing what lies between products nearly halves a step of ShuffleNet v2; compiling it takes minutes (docs/speed.md).
+    `exact` is the cohort in double precision: normalisation magnifies rounding, so its size is not known before.
     """
     losses = cast(
         Callable[[Tensor, Tensor], Tensor],
