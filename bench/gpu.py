@@ -72,11 +72,20 @@ def _in_precision(precision: Precision, device: torch.device) -> list[Row]:
     for workload in WORKLOADS:
         cohorts = workload.cohorts if precision == "float32" else tuple(workload.goals)
         rows += [_row(workload, clients, precision, peak, device) for clients in cohorts]
+        rows += [_row(workload, clients, precision, peak, device, compiled=True) for clients in workload.goals]
     allow_tf32("float32")
     return rows
 
 
-def _row(workload: Workload, clients: int, precision: Precision, peak: float, device: torch.device) -> Row:
+def _row(
+    workload: Workload,
+    clients: int,
+    precision: Precision,
+    peak: float,
+    device: torch.device,
+    *,
+    compiled: bool = False,
+) -> Row:
     """Milliseconds a step, beside those of a loop in the same precision."""
     torch.manual_seed(0)
     rows = clients * BATCH
@@ -86,23 +95,30 @@ def _row(workload: Workload, clients: int, precision: Precision, peak: float, de
         rows=np.arange(rows),
         offsets=np.arange(clients + 1) * BATCH,
     )
-    stacked = _milliseconds(workload, data, precision, "stacked", STEPS)
+    stacked = _milliseconds(workload, data, precision, "stacked", STEPS, compiled=compiled)
     loop = _milliseconds(workload, data, precision, "loop", LOOP_STEPS)
     module = build_model(workload.model, workload.shape, 10, 0)
     work = TRAINING_PASSES * forward_flops(module, data.x[:1]) * rows / (stacked / 1e3)
     reached = f"{loop / stacked:.0f} times as fast, {work / 1e12:.2f} TF/s, {100 * work / peak:.1f} % of peak"
     goal = f"{reached}  {workload.goals.get(clients, '')}"
-    return Row(
-        name=f"{precision}: {workload.name}, {clients} clients", value=stacked, unit="ms", baseline=loop, goal=goal
-    )
+    name = f"{precision}: {workload.name}, {clients} clients{', compiled' if compiled else ''}"
+    return Row(name=name, value=stacked, unit="ms", baseline=loop, goal=goal)
 
 
 def _milliseconds(
-    workload: Workload, data: TensorData, precision: Precision, force: ExecutionSetting, steps: int
+    workload: Workload,
+    data: TensorData,
+    precision: Precision,
+    force: ExecutionSetting,
+    steps: int,
+    *,
+    compiled: bool = False,
 ) -> float:
     """The time of a step in the fastest of a few rounds; the first captures what the others replay."""
     module = build_model(workload.model, workload.shape, 10, 0).to(data.device)
-    execution = choose_execution(module, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force, precision=precision)
+    execution = choose_execution(
+        module, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force, precision=precision, compiled=compiled
+    )
     local = Sgd(steps=steps, batch_size=BATCH, learning_rate=0.01, momentum=0.9)
     job = LocalTraining(
         execution=execution,

@@ -167,13 +167,13 @@ def test_runs_that_were_cut_short_are_not_held_against_the_paper():
     missed = {"best": 0.5, "rounds_to_target": None, "seconds_to_target": None, "wh_to_target": None}
     text = page_of([run_line("table1", "afl", seed, rounds=5, **missed) for seed in range(2)])
     section = text.split("<h2>Table 1")[1].split("</section>")[0].split("Partial aggregation")[1]
-    assert "All runs stopped early, after 5 of 500 rounds: " in section
+    assert "All runs stopped early, of 500 rounds: AFL after 5. " in section
     assert "Up to 5 rounds" in section
     assert "Worse than in the paper" not in section
     late = page_of([run_line("table1", "afl", rounds=90, best=0.9, rounds_to_target=80)])
     assert "Worse than in the paper: AFL (Rounds)." in late
     whole = page_of([run_line("table1", "afl", 0, rounds=500, **missed), run_line("table1", "fedprof", rounds=40)])
-    assert "1 of 2 runs stopped early, after 40 of 500 rounds" in whole
+    assert "1 of 2 runs stopped early, of 500 rounds: FedProf after 40. " in whole
 
 
 def test_the_page_of_one_piece_shows_the_others_only_where_they_have_lines():

@@ -79,6 +79,25 @@ def test_graphs_equal_a_plain_loop(name: str, local: LocalOptimiser) -> None:
         torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
 
 
+@pytest.mark.slow(part="executions")
+@pytest.mark.parametrize("name", ["lenet5", "shufflenet-v2"])
+def test_compiled_graphs_equal_a_plain_loop(name: str) -> None:
+    """Batches of 8 are full in most steps of these clients, and only such steps of all clients are compiled."""
+    plain = build_model(ModelSettings.members[name](), CASES[name], 10, 0).double()
+    local = Sgd(epochs=2, batch_size=8, learning_rate=RATE, momentum=0.875)
+    trained = []
+    for device, force in (("cpu", "loop"), ("cuda", "stacked")):
+        model, data = copy.deepcopy(plain).to(device), ragged(CASES[name], device)
+        execution = choose_execution(
+            model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force, compiled=device == "cuda"
+        )
+        start = LocalStart.shared(model_state(model))
+        result = train(execution, start, local, data, np.array([3, 0, 4, 1]), round=1, seed=0)
+        trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
+    for key, expected in trained[0].items():
+        torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
+
+
 @pytest.mark.parametrize(("name", "head"), [("mlp", 2), ("lenet5", 4)])
 def test_the_end_of_a_model_is_trained_by_graphs_that_are_kept(name: str, head: int) -> None:
     """What the beginning makes of samples changes from round to round; the graphs read it from one place."""

@@ -35,6 +35,7 @@ class EngineSettings(Settings):
     execution: Literal["auto", "native", "stacked", "vmap", "loop"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    compile: bool = False
     threads: int | None = Field(default=None, ge=1, le=1024)
     workers: Annotated[int, Field(ge=0, le=1024)] | Literal["ray"] = 0
     chunk: int | None = Field(default=None, ge=1)

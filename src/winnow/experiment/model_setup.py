@@ -61,6 +61,7 @@ class ModelSetup:
             benchmark,
             engine.precision,
             self.own,
+            engine.compile,
         )
 
     @cached_property

@@ -11,7 +11,7 @@ of a few sizes so that few graphs are needed; what the rounding trained too far 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -38,10 +38,17 @@ class _Shape:
     padded: bool
 
 
+class BindCompiled(Protocol):
+    """Compiles the step of a cohort for batches of one shape; see `StackedExecution.bind_compiled`."""
+
+    def __call__(self, trained: list[Tensor], carried: list[Tensor], batch: Batch) -> CohortGradients: ...
+
+
 class CudaGraphTraining:
     """The buffers and graphs of one cohort size and one optimiser.
 
-    Graphs of an earlier cohort lend them their memory: only one of them runs at a time.
+    Graphs of an earlier cohort lend them their memory: only one of them runs at a time. If steps are to be compiled,
+    those of the whole cohort with full batches are, which is most of them.
     """
 
     def __init__(
@@ -52,9 +59,10 @@ class CudaGraphTraining:
         local_start: LocalStart,
         plan: BatchPlan,
         earlier: "CudaGraphTraining | None" = None,
+        bind_compiled: BindCompiled | None = None,
     ) -> None:
         steps, clients, width = plan.rows.shape
-        self._execution, self._data, self._local = execution, data, local
+        self._execution, self._data, self._local, self._bind_compiled = execution, data, local, bind_compiled
         self._capacity = steps
         self.states = local_start.stacked(clients)
         self._trained = [self.states[name] for name in execution.layout.trained]
@@ -143,9 +151,9 @@ class CudaGraphTraining:
 
     def _capture(self, shape: _Shape) -> torch.cuda.CUDAGraph:
         """A step as a graph. It uses up none of the round's noise: a resumed run captures anew, and must not differ."""
-        step = self._stepper(shape)
         device = self._step.device
         with torch.random.fork_rng([device], device_type="cuda"):
+            step = self._stepper(shape)
             self._warm_up(step)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
@@ -161,13 +169,22 @@ class CudaGraphTraining:
                 step()
         torch.cuda.current_stream().wait_stream(side)
 
+    def _bind(self, shape: _Shape, parameters: list[Tensor], buffers: list[Tensor]) -> CohortGradients:
+        clients, width = self._rows.shape[1:]
+        if self._bind_compiled is None or shape.padded or shape.clients < clients:
+            return self._execution.bind_cohort(parameters, buffers)
+        rows = torch.arange(clients * width, device=self._rows.device) % len(self._data.x)
+        x, y = self._data.x.index_select(0, rows), self._data.y.index_select(0, rows)
+        weight = self._weights.new_full((clients, width), 1 / width)
+        return self._bind_compiled(parameters, buffers, Batch(x, y, weight, np.full(clients, width), full=True))
+
     def _stepper(self, shape: _Shape) -> Callable[[], None]:
         """One step of the leading clients, with everything it reads and writes in the buffers."""
         some = slice(shape.clients)
         parameters, buffers = [t[some] for t in self._trained], [t[some] for t in self._carried]
         moved, places = [parameters[place] for place in self._places], self._places
         slots = [[tensor[some] for tensor in slots] for slots in self._slots]
-        cohort: CohortGradients = self._execution.bind_cohort(parameters, buffers)
+        cohort = self._bind(shape, parameters, buffers)
         added = self._correction and self._correction.leading_clients(shape.clients)
         sizes = np.zeros(shape.clients, np.int64)
 

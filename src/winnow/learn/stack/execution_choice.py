@@ -47,13 +47,15 @@ def choose_execution(
     benchmark: StepBenchmark | None = None,
     precision: Precision = "float32",
     own: OwnTraining | None = None,
+    compiled: bool = False,
 ) -> Execution:
     """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
 
     A training of the user's `own` has no other form than the loop.
 
     Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. With
-    a `benchmark` an execution that may be slower than the next one is measured.
+    a `benchmark` an execution that may be slower than the next one is measured. `compiled` is for stacked steps on a
+    CUDA device.
     """
     module = copy.deepcopy(module).to(sample_x.device)
     with autocast_context(precision, sample_x.device):
@@ -65,7 +67,8 @@ def choose_execution(
     if execution == "loop":
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
-    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision) if execution in ("auto", way[0]))
+    every = _ways(module, loss, sample_x[:1], threads, precision, compiled)
+    ways = (way for way in every if execution in ("auto", way[0]))
     reasons = {"native": "native execution supports float32 only"} if precision == "bfloat16" else {}
     sound = _sound(module, ways, trial, reasons)
     found = next(sound, None)
@@ -130,7 +133,7 @@ def _sound(
 
 
 def _ways(
-    module: nn.Module, loss: Loss, sample: Tensor, threads: int | None, precision: Precision
+    module: nn.Module, loss: Loss, sample: Tensor, threads: int | None, precision: Precision, compiled: bool
 ) -> Iterator[tuple[str, ExecutionBuilder]]:
     """From the fastest on. What is written out by hand is so for single precision."""
     line, by_hand = find_layer_sequence(module), precision != "bfloat16"
@@ -141,7 +144,7 @@ def _ways(
     mlp = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
     if mlp is not None:
         yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, mlp, precision=precision)
-    yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision)
+    yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision, compiled=compiled)
     yield "vmap", lambda model, notice: VmapExecution(model, loss, notice, precision=precision)
 
 

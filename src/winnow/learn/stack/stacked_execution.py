@@ -1,5 +1,7 @@
 """All clients in one tensor program: folded activations, stacked parameters."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
 from winnow.learn.stack.precision import Precision, autocast_context
+from winnow.learn.stack.stacked_cohort import StackedCohort, compile_cohort
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, split_clients
 
@@ -34,7 +37,9 @@ class StackedExecution:
         mlp: MlpGradients | None = None,
         *,
         precision: Precision = "float32",
+        compiled: bool = False,
     ) -> None:
+        self.compiled = compiled
         self.notice = notice
         self.precision = precision
         self.mlp = mlp
@@ -59,7 +64,9 @@ class StackedExecution:
             return None
         graphs = next((kept for kept in self._graphs if kept.fits(data, local, local_start, plan)), None)
         if graphs is None:
-            graphs = CudaGraphTraining(self, data, local, local_start, plan, self._graphs[-1] if self._graphs else None)
+            bind_compiled = self.bind_compiled if self.compiled and self.mlp is None else None
+            earlier = self._graphs[-1] if self._graphs else None
+            graphs = CudaGraphTraining(self, data, local, local_start, plan, earlier, bind_compiled)
             self._graphs = [*self._graphs, graphs][-MAX_CACHED_GRAPHS:]
         return graphs.states, graphs.run(local_start, plan, rate)
 
@@ -67,10 +74,24 @@ class StackedExecution:
         if self.mlp is not None:
             self.mlp.bind(trained)
             return self.mlp
+        return self._bind_twin(trained, carried)
+
+    def bind_compiled(self, trained: list[Tensor], carried: list[Tensor], batch: Batch) -> CohortGradients:
+        """As `bind_cohort`, with kernels that are compiled for batches of this shape, if they compute the same."""
+        exact = StackedExecution(copy.deepcopy(self.module).double(), self.loss)
+        wide = ([t.double() if t.is_floating_point() else t.clone() for t in some] for some in (trained, carried))
+        return compile_cohort(self._bind_twin(trained, carried), exact._bind_twin(*wide), carried, batch)
+
+    def _bind_twin(self, trained: list[Tensor], carried: list[Tensor]) -> StackedCohort:
         self.twin.train()
         leaves = [tensor.detach().requires_grad_() for tensor in trained]
         self._bind(self.layout.join(leaves, carried))
-        return _StackedCohort(self, leaves)
+        return StackedCohort(
+            fold=self.fold,
+            precision=self.precision,
+            leaves=leaves,
+            losses=lambda x, y: self.loss(self.twin(x), y),
+        )
 
     def forward_pass(self, layer: str | None) -> ForwardPass | None:
         return None
@@ -90,23 +111,6 @@ class StackedExecution:
         for name, (twin, attribute) in self._places.items():
             setattr(twin, attribute, states[name])
             self.fold.clients = len(states[name])
-
-
-class _StackedCohort:
-    def __init__(self, execution: StackedExecution, leaves: list[Tensor]) -> None:
-        self.execution = execution
-        self.leaves = leaves
-
-    def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
-        execution = self.execution
-        execution.fold.mask = None if batch.full else batch.weight > 0
-        with torch.enable_grad():
-            with autocast_context(execution.precision, batch.x.device):
-                losses = execution.loss(execution.twin(batch.x), batch.y)
-            gradients = torch.autograd.grad(
-                losses, self.leaves, batch.weight.flatten(), allow_unused=True, materialize_grads=True
-            )
-        return [gradient.contiguous() for gradient in gradients], losses.detach().view(batch.weight.shape)
 
 
 def _places(twin: nn.Module, names: tuple[str, ...]) -> dict[str, tuple[StackedLayer, str]]:

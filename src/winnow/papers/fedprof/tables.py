@@ -157,16 +157,20 @@ class ResultTable(PaperItem):
         return [f"Not run: {names}; `winnow reproduce fedprof {self.name}` computes what is missing."]
 
     def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
-        """Runs that were ended before their time, after which they might have become better."""
-        runs, whole = self._runs_of_group(group, lines), self.rounds[group]
-        ended = sorted({run.rounds for run in runs if run.rounds < whole})
+        """Runs that were ended before their time, after which they might have become better, and when each was."""
+        whole, runs = self.rounds[group], self._runs_of_group(group, lines)
+        ended = [run for run in runs if run.rounds < whole]
         if not ended:
             return []
-        count = sum(run.rounds < whole for run in runs)
-        many = "All runs" if count == len(runs) else f"{count} of {len(runs)} runs"
-        lasted = f"{ended[0]}" if len(ended) == 1 else f"{ended[0]} to {ended[-1]}"
-        after = f"after {lasted} of {whole} rounds"
-        return [f"{many} stopped early, {after}: targets not reached by then do not contradict the paper's values."]
+        lengths: dict[str, set[int]] = {}
+        for run in ended:
+            lengths.setdefault(ALGORITHM_TITLES[run.algorithm], set()).add(run.rounds)
+        many = "All runs" if len(ended) == len(runs) else f"{len(ended)} of {len(runs)} runs"
+        lasted = ", ".join(f"{name} after {_range_text(rounds)}" for name, rounds in lengths.items())
+        return [
+            f"{many} stopped early, of {whole} rounds: {lasted}. The best of fewer rounds tends to be lower, and"
+            " targets not reached by then do not contradict the paper's values."
+        ]
 
     def _besides(self, group: str, lines: ResultLines) -> list[str]:
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
@@ -213,3 +217,8 @@ def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[Table
 
 def _published(pair: Sequence[float] | None) -> MeanAndSd | None:
     return None if pair is None else MeanAndSd(mean=pair[0], sd=pair[1], count=0)
+
+
+def _range_text(numbers: set[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from winnow.learn.stack.stacked_layers import convolution_matmul
+from winnow.learn.stack.stacked_layers import convolution_matmul, depthwise_taps
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer
 from winnow.learn.stack.trainable_state import split_clients
 
@@ -36,6 +36,7 @@ class StackedConvolution(StackedLayer):
         super().__init__(plain, fold)
         self.groups = plain.groups
         self.window = convolution_matmul.ConvolutionWindow.of(plain)
+        self.depthwise_window = depthwise_taps.depthwise_window(plain)
         self.convolve = _CONVOLUTIONS[len(plain.kernel_size) - 1]
         self.padding_mode = plain.padding_mode
         self.pad_widths = plain._reversed_padding_repeated_twice
@@ -47,6 +48,8 @@ class StackedConvolution(StackedLayer):
             x = functional.pad(x, self.pad_widths, mode=self.padding_mode)
         if self.window is not None and x.is_cuda and len(self.weight) > 1:
             return convolution_matmul.convolve(x, self.weight, self.bias, self.window)
+        if self.depthwise_window is not None and torch.compiler.is_compiling():
+            return depthwise_taps.convolve(x, self.weight, self.bias, self.depthwise_window)
         return self._grouped(x) if self._calls_dominate(x) else self._one_by_one(x)
 
     def _calls_dominate(self, x: Tensor) -> bool:
@@ -75,7 +78,7 @@ class StackedTransposedConvolution(StackedConvolution):
     def __init__(self, plain: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d, fold: FoldedShape) -> None:
         StackedLayer.__init__(self, plain, fold)
         self.groups = plain.groups
-        self.window = None
+        self.window = self.depthwise_window = None
         self.convolve = _TRANSPOSED[len(plain.kernel_size) - 1]
         self.padding_mode = "zeros"
         self.arguments = {
