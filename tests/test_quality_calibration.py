@@ -294,6 +294,23 @@ def test_summaries_of_several_holders_are_one_of_all_rows() -> None:
         np.testing.assert_allclose(merged.moments[block].variance, whole.moments[block].variance, rtol=1e-3, atol=1e-5)
 
 
+def test_a_class_that_one_holder_has_is_as_uncertain_as_there() -> None:
+    rng = np.random.default_rng(16)
+
+    def holder(mix: list[float]) -> ReferenceSummary:
+        x, y = drawn(rng, 150, np.array(mix))
+        return ReferenceSummary.make(features(x, y), y, CLASSES, rng, distinct_rows=150)
+
+    one, other = holder([1, 0, 0]), holder([0, 0.5, 0.5])
+    merged = ReferenceSummary.merged([one, other])
+    for block in (REPRESENTATION, COLUMNS, OUTCOMES):
+        found = merged.nulls[block]
+        np.testing.assert_allclose(found.by_class[0], one.nulls[block].by_class[0])
+        np.testing.assert_allclose(found.by_class[1:], other.nulls[block].by_class[1:])
+        np.testing.assert_allclose(found.blind[1:3], other.nulls[block].blind[1:3])
+        np.testing.assert_allclose(found.blind[3], (one.nulls[block].blind[3] + other.nulls[block].blind[3]) / 2)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

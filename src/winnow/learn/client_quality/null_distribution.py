@@ -39,15 +39,20 @@ class BlockNull:
     blind: Reals
     """[C + 1, G, 2, 3], rows seen without labels against a mixture of classes: rows of one class, and of all alike"""
 
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """[C], the classes that were drawn from."""
+        return np.asarray(self.by_class[..., 1].any(axis=(1, 2)))
+
     def at(self, rows: Reals) -> Reals:
         """By class, [C, 2, 3], for as many rows of each class."""
         return _between(self.by_class, rows)
 
     def blind_at(self, rows: float, mix: Reals) -> Reals:
         """[2, 3] for rows of this mix of classes [C], between that of one class and that of all alike."""
-        known = self.by_class[..., 1].any(axis=(1, 2))
+        known = self.known.sum()
         tables = _between(self.blind, np.full(len(self.blind), rows))
-        evenness = 1.0 if known.sum() < 2 else (1 - (mix**2).sum()) / (1 - 1 / known.sum())
+        evenness = 1.0 if known < 2 else (1 - (mix**2).sum()) / (1 - 1 / known)
         return np.asarray((1 - evenness) * np.tensordot(mix, tables[:-1], 1) + evenness * tables[-1])
 
 

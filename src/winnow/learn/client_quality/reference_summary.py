@@ -63,8 +63,8 @@ class ReferenceSummary:
 
     @classmethod
     def merged(cls, summaries: Sequence["ReferenceSummary"]) -> "ReferenceSummary":
-        """Of several holders of reference rows. Null distributions are averaged by rows: a few rows more on the
-        reference's side change them little.
+        """Of several holders of reference rows. Null distributions are averaged by rows: each was drawn against fewer
+        reference rows than there are together, and so is rather too wide.
         """
         first = summaries[0]
         if len(summaries) == 1:
@@ -204,14 +204,20 @@ def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNull:
-    def mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.asarray(np.tensordot(share, np.stack(arrays), 1))
+    """A class's distribution is that of the holders that have the class: where one has hardly any, it has none."""
+    classes = np.stack([null.known for null in nulls])
+    everything = classes.any(axis=1, keepdims=True)
+
+    def mean(arrays: Sequence[NDArray[np.float64]], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+        weights = share[:, None] * known
+        weights = weights / np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
+        return np.asarray(np.einsum("hc,hc...->c...", weights, np.stack(arrays)))
 
     return BlockNull(
         scale=FeatureScale(
-            variance=mean([null.scale.variance for null in nulls]),
-            kurtosis=mean([null.scale.kurtosis for null in nulls]),
+            variance=np.tensordot(share, [null.scale.variance for null in nulls], 1),
+            kurtosis=np.tensordot(share, [null.scale.kurtosis for null in nulls], 1),
         ),
-        by_class=mean([null.by_class for null in nulls]),
-        blind=mean([null.blind for null in nulls]),
+        by_class=mean([null.by_class for null in nulls], classes),
+        blind=mean([null.blind for null in nulls], np.concatenate([classes, everything], axis=1)),
     )
