@@ -264,6 +264,17 @@ def test_without_evidence_nothing_can_be_told_and_later_assessments_count_more()
     assert worsened.score > improved.score
 
 
+def test_a_kind_of_evidence_that_was_once_missing_still_counts() -> None:
+    rng = np.random.default_rng(17)
+    reference, (x, y) = summary(rng), drawn(rng, 200)
+    wrong = rng.integers(CLASSES, size=200)
+    before = measure_departures(reference, told(x, y, (COLUMNS,)))
+    after = measure_departures(reference, told(x, wrong))
+    silent_once, always = assess({0: [before, after]})[0], assess({0: [after]})[0]
+    assert silent_once.verdict == always.verdict == "harmful"
+    assert silent_once.kinds == always.kinds == ("labels",)
+
+
 # The summary as it travels -----------------------------------------------------------------------------------------
 
 

@@ -97,11 +97,17 @@ def _levels(tested: NDArray[np.bool_], false_alarms: float) -> Table:
 
 
 def _combined(assessments: Sequence[Departures]) -> Table:
-    """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
+    """The weighted mean over assessments. Later models count more, each twice as much as the one before; where a
+    statistic is missing in one, the others stand for it.
+    """
     if not assessments:
         return np.full((len(STATISTICS), 4), np.nan)
-    weights = 0.5 ** np.arange(len(assessments))[::-1]
-    return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
+    arrays = np.stack([each.array for each in assessments])
+    known = np.isfinite(arrays)
+    weights = known * 0.5 ** np.arange(len(assessments))[::-1, None, None]
+    total = weights.sum(axis=0)
+    sums = (weights * np.where(known, arrays, 0.0)).sum(axis=0)
+    return np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
 
 
 def _quantile(level: Table, skewness: Table) -> Table:
