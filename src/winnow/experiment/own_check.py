@@ -22,7 +22,7 @@ from winnow.learn.client_quality.client_findings import DataNames, client_findin
 from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.departures import measure_departures
 from winnow.learn.client_quality.evidence import REPRESENTATION, ClientEvidence
-from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses, told_moments
+from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -112,6 +112,6 @@ def _evidence(
         found = looking.moments(model_state(module), x, y, [torch.arange(len(x))], classes, blocks)[0]
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:  # a module may fail in any way
         raise ModelError(f"the model does not accept the rows: {one_line(error)}") from error
-    told = {block: told_moments(each, header.min_rows, header.count_step) for block, each in found.items()}
+    told = {block: each.coarse(header.min_rows, header.count_step) for block, each in found.items()}
     counted = None if summary.distinct_rows is None else distinct_rows(x)
     return ClientEvidence(rows=len(x), distinct_rows=counted, blocks=told)

@@ -95,7 +95,7 @@ class EvidencePass:
         for place, found in self._batches(state, x, y, rows, classes, blocks):
             for block, values in found.items():
                 summed.setdefault(block, StreamingMoments(len(rows_of) * classes.count)).add(values, group[place])
-        by_block = {block: _by_client(moments, classes.count) for block, moments in summed.items()}
+        by_block = {block: ClassMoments.by_owner(moments, classes.count) for block, moments in summed.items()}
         return [{block: clients[k] for block, clients in by_block.items()} for k in range(len(rows_of))]
 
     def _batches(
@@ -145,22 +145,3 @@ def _columns(x: Tensor) -> Tensor | None:
     if x.dim() == IMAGE_NDIM:
         return image_statistics(x)
     return x[:, :MAX_COLUMNS] if x.dim() == TABLE_NDIM and x.is_floating_point() else None
-
-
-def _by_client(moments: StreamingMoments, classes: int) -> list[ClassMoments]:
-    counts, mean, variance = moments.moments()
-    return [
-        ClassMoments(counts=counts[own], mean=mean[own], variance=variance[own])
-        for own in (slice(first, first + classes) for first in range(0, len(counts), classes))
-    ]
-
-
-def told_moments(moments: ClassMoments, min_rows: int, count_step: int) -> ClassMoments:
-    """What is told of moments: nothing of a class with few samples, and of others a coarse count."""
-    counts = np.where(moments.counts >= min_rows, moments.counts // count_step * count_step, 0)
-    told = (counts > 0)[:, None]
-    return ClassMoments(
-        counts=counts,
-        mean=np.where(told, moments.mean, np.float32(0)),
-        variance=np.where(told, moments.variance, np.float32(0)),
-    )

@@ -11,7 +11,6 @@ from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.comparison import FeatureScale, Sample
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
-from winnow.learn.client_quality.mixture import mixed
 from winnow.learn.client_quality.null_distribution import GRID, BlockNull, tabulate
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
@@ -74,7 +73,9 @@ class ReferenceSummary:
         return cls(
             rows=sum(each.rows for each in summaries),
             distinct_rows=None if None in distinct else sum(each or 0 for each in distinct),
-            moments={block: _pooled([each.moments[block] for each in summaries]) for block in first.moments},
+            moments={
+                block: ClassMoments.pooled([each.moments[block] for each in summaries]) for block in first.moments
+            },
             fourth={block: _pooled_fourth(summaries, block) for block in first.moments},
             nulls={block: _averaged([each.nulls[block] for each in summaries], share) for block in first.nulls},
         )
@@ -171,36 +172,16 @@ def _class_means(
     return sums / np.maximum(counts, 1)[:, None]
 
 
-def _pooled(parts: Sequence[ClassMoments]) -> ClassMoments:
-    counts = np.stack([part.counts for part in parts])
-    pooled = mixed(Sample(*_by_holder(parts)), _shares(counts))
-    return ClassMoments(
-        counts=counts.sum(axis=0), mean=pooled.mean.astype(np.float32), variance=pooled.variance.astype(np.float32)
-    )
-
-
 def _pooled_fourth(summaries: Sequence[ReferenceSummary], block: str) -> NDArray[np.float32]:
     """About the common mean μ: E(x - μ)⁴ = m₄ + 6 m₂ d² + d⁴ but for skewness, with d = m - μ."""
     parts = [each.moments[block] for each in summaries]
-    _, mean, variance = _by_holder(parts)
-    fourth = np.stack([each.fourth[block] for each in summaries], axis=1).astype(float)
-    shares = _shares(np.stack([part.counts for part in parts]))[..., None]
-    apart = mean - (shares * mean).sum(axis=1, keepdims=True)
-    return np.asarray((shares * (fourth + 6 * variance * apart**2 + apart**4)).sum(axis=1), np.float32)
-
-
-def _by_holder(parts: Sequence[ClassMoments]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Counts [C, H], means and variances [C, H, f]."""
-    counts, mean, variance = (
-        np.stack([getattr(part, name) for part in parts], axis=1).astype(float)
-        for name in ("counts", "mean", "variance")
-    )
-    return counts, mean, variance
-
-
-def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What holders [H, C] have of each class, [C, H]."""
-    return np.asarray((counts / np.maximum(counts.sum(axis=0), 1)).T)
+    counts = np.stack([part.counts for part in parts])
+    shares = (counts / np.maximum(counts.sum(axis=0), 1))[..., None]
+    mean = np.stack([part.mean for part in parts]).astype(float)
+    variance = np.stack([part.variance for part in parts]).astype(float)
+    fourth = np.stack([each.fourth[block] for each in summaries]).astype(float)
+    apart = mean - (shares * mean).sum(axis=0)
+    return np.asarray((shares * (fourth + 6 * variance * apart**2 + apart**4)).sum(axis=0), np.float32)
 
 
 def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNull:
