@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from winnow.data.preprocessing import Column, Preprocessing, TargetSpec
-from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.copied_rows import copy_findings, distinct_rows, expected_distinct, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, ClientEvidence
+from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.image_statistics import IMAGE_STATISTICS, image_statistics
 from winnow.learn.client_quality.label_findings import label_findings

@@ -6,10 +6,10 @@ from typing import Self
 
 from winnow.core.untrusted_text import one_line
 from winnow.data.preprocessing import Preprocessing
-from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.column_findings import column_findings
 from winnow.learn.client_quality.copied_rows import copy_findings, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
+from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.findings import Finding, strongest_first
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.input_names import InputNames

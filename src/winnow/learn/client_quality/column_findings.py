@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.listing import listed
-from winnow.learn.client_quality.class_mixture import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import (
     FALSE_FINDINGS,
@@ -17,6 +16,7 @@ from winnow.learn.client_quality.column_differences import (
 )
 from winnow.learn.client_quality.column_words import CONSTANT, ColumnWords
 from winnow.learn.client_quality.exchanged_columns import exchanged_columns
+from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding, strongest_first
 from winnow.learn.client_quality.input_names import InputNames
 

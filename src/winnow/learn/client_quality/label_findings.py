@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.listing import listed
-from winnow.learn.client_quality.class_mixture import Reals
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
+from winnow.learn.client_quality.expected_moments import Reals, nearest_mixture
 from winnow.learn.client_quality.findings import Finding, finding_strength
 
 NEEDED_RANDOM = 0.2
@@ -147,7 +147,7 @@ def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
     known = np.flatnonzero(reference.counts)
     rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
     looks_like = np.zeros((len(seen.labels), len(reference.counts)))
-    looks_like[:, known] = [_mixture(predicted, rows) for predicted in seen.predicted]
+    looks_like[:, known] = [nearest_mixture(predicted, rows, firm=1e3) for predicted in seen.predicted]
     frequent = seen.share @ looks_like
     sure_agreement = float(seen.share @ seen.own) + 2 * seen.agreement_error
     contrary = sure_agreement < CONTRARY / len(reference.counts)
@@ -177,16 +177,6 @@ def _holds(label: int, taken: dict[int, _Taken]) -> bool:
     back = taken.get(mine.other)
     mutual = back is not None and back.other == label and back.strength >= 1 and min(mine.share, back.share) > 0.5
     return mine.certain or (mutual and back is not None and back.certain)
-
-
-def _mixture(predicted: Reals, rows: Reals) -> Reals:
-    """Weights w ≥ 0, Σ w = 1 with Σ w_k rows_k nearest to what was predicted."""
-    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
-
-    matrix = np.vstack([rows.T, np.full(len(rows), 1e3)])
-    weights, _ = nnls(matrix, np.append(predicted, 1e3), maxiter=30 * len(rows))
-    result: Reals = weights / max(weights.sum(), 1e-12)
-    return result
 
 
 def _exchange_findings(taken: dict[int, _Taken], names: Sequence[str]) -> list[Finding]:
