@@ -227,18 +227,16 @@ def test_the_finding_of_the_right_kind_is_the_evidence_and_a_harmful_contributio
     rows[0][0][:, 1] += 3
     reference = summary(rng)
     history = {client: [measure_departures(reference, told(*each))] for client, each in enumerate(rows)}
-    findings = {
-        0: [
-            Finding(kind="labels", strength=9, text="labels: all wrong"),
-            Finding(kind="column", strength=2, text="column b: 3 more than expected"),
-        ]
-    }
-    plain = assess(history, findings=findings)[0]
+    found = [
+        Finding(kind="labels", strength=9, text="labels: all wrong"),
+        Finding(kind="column", strength=2, text="column b: 3 more than expected"),
+    ]
+    plain = assess(history, findings=lambda _: found)[0]
     assert plain.evidence == "column b: 3 more than expected"
     harm = ContributionEstimate(
         mean=-0.1, standard_error=0.001, leave_one_out=-0.1, leave_one_out_error=0.001, rounds=9
     )
-    worse = assess(history, findings=findings, contribution={0: harm})[0]
+    worse = assess(history, findings=lambda _: found, contribution={0: harm})[0]
     assert worse.verdict == "harmful"
     assert "contribution" in worse.kinds
 

@@ -10,9 +10,9 @@ from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.comparison import (
     Reals,
     Sample,
-    by_class,
-    of_rows,
+    class_statistics,
     precision,
+    row_statistics,
     towards_others,
 )
 from winnow.learn.client_quality.copied_rows import expected_distinct, independent_share
@@ -91,7 +91,7 @@ def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArr
     expected = null.at(rows)[known]
     harmed = _randomly_labelled(classes, own.rows, known, null.known)
     values, harm = (
-        by_class(each, against, null.scale, towards, outcomes=block == OUTCOMES)
+        class_statistics(each, against, null.scale, towards, outcomes=block == OUTCOMES)
         for each in (own, Sample(own.rows, harmed.mean, harmed.variance))
     )
     a = precision(own, against)
@@ -145,7 +145,7 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     weights = best_weights(pooled, classes, null.scale, labelled[known])
     mix[known] = weights[0]
     against = mixed(classes, weights)
-    values = of_rows(pooled, against, null.scale, columns=block == COLUMNS)[0]
+    values = row_statistics(pooled, against, null.scale, columns=block == COLUMNS)[0]
     expected = null.blind_at(total, mix)
     a = float(precision(pooled, against)[0])
     return np.stack(

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from winnow.data.preprocessing import IGNORED
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
+from winnow.learn.client_quality.evidence import COLUMNS, MAX_COLUMNS, OUTCOMES, REPRESENTATION
 from winnow.learn.client_quality.image_statistics import image_statistics
 from winnow.learn.metric_functions import predicted_classes
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -22,7 +22,6 @@ MAX_CLASSES = 100
 """Of more classes, few clients would have enough samples of any: then one class stands for all."""
 REGRESSION_BINS = 5
 """Targets of a regression are put into so many classes, between quantiles of the reference's."""
-MAX_COLUMNS = 512
 IMAGE_NDIM, TABLE_NDIM = 4, 2
 BATCH_ROWS = 8192
 """So many samples are looked at together where no model has to be run."""

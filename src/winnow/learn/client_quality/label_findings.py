@@ -15,7 +15,7 @@ from winnow.core.listing import listed
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
 from winnow.learn.client_quality.expected_moments import Reals, nearest_mixture
-from winnow.learn.client_quality.findings import Finding, finding_strength
+from winnow.learn.client_quality.findings import Finding, finding_strength, percent_text
 
 NEEDED_RANDOM = 0.2
 """The share of labels that must look random: honest clients with harder samples look so in part."""
@@ -196,8 +196,8 @@ def _exchange_findings(taken: dict[int, _Taken], names: Sequence[str]) -> list[F
         return [*found, Finding(kind="labels", strength=strength, text=f"labels: classes look permuted ({moves})")]
     for label in single:
         each = taken[label]
-        text = f"labels: about {each.share:.0%} of '{names[label]}' look like '{names[each.other]}'"
-        found.append(Finding(kind="labels", strength=each.strength, text=text.replace("%", " %")))
+        text = f"labels: about {percent_text(each.share)} of '{names[label]}' look like '{names[each.other]}'"
+        found.append(Finding(kind="labels", strength=each.strength, text=text))
     return found
 
 
@@ -215,6 +215,6 @@ def _random_findings(seen: _Confusion) -> list[Finding]:
     strength = finding_strength((expected - agrees) / seen.agreement_error, _needed_z(1), random, NEEDED_RANDOM)
     if random <= 0 or strength < 1:
         return []
-    share = "most of them" if random > 0.95 else f"about {round(random, 1 if random > 0.25 else 2):.0%}"
-    text = f"labels: {share} look random (the model agrees with {agrees:.0%}; {expected:.0%} expected)"
-    return [Finding(kind="labels", strength=strength, text=text.replace("%", " %"))]
+    share = "most of them" if random > 0.95 else f"about {percent_text(round(random, 1 if random > 0.25 else 2))}"
+    agreement = f"the model agrees with {percent_text(agrees)}; {percent_text(expected)} expected"
+    return [Finding(kind="labels", strength=strength, text=f"labels: {share} look random ({agreement})")]

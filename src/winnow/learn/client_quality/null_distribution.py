@@ -13,8 +13,8 @@ from winnow.learn.client_quality.comparison import (
     FeatureScale,
     Reals,
     Sample,
-    by_class,
-    of_rows,
+    class_statistics,
+    row_statistics,
     towards_others,
 )
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
@@ -76,7 +76,7 @@ def tabulate(
     again = _stacked([_drawn(own, np.full(DRAWS, size), rng) for own, size in zip(rows, sizes, strict=True)])
     drawn = _stacked([_drawn(own, np.repeat(GRID, DRAWS), rng) for own in rows]).reshaped(len(GRID), DRAWS)
     towards = towards_others(again, scale)
-    table[known] = _central(by_class(drawn, again, scale, towards, outcomes=block == OUTCOMES))
+    table[known] = _central(class_statistics(drawn, again, scale, towards, outcomes=block == OUTCOMES))
     if block != OUTCOMES:
         samples = _with_all_alike(drawn, rows, rng)
         blind[[*known, count]] = _central(_blind(samples, again, scale, columns=block == COLUMNS))
@@ -101,7 +101,7 @@ def _blind(own: Sample, classes: Sample, scale: FeatureScale, *, columns: bool) 
     against = Sample(classes.rows[:, None], classes.mean[:, None], classes.variance[:, None])
     count = classes.rows.shape[1]
     start = np.concatenate([np.eye(count), np.full((1, count), 1 / count)])
-    return of_rows(own, mixed(against, best_weights(own, against, scale, start)), scale, columns=columns)
+    return row_statistics(own, mixed(against, best_weights(own, against, scale, start)), scale, columns=columns)
 
 
 def _some(rows: Reals, rng: np.random.Generator) -> Reals:

@@ -27,6 +27,7 @@ from winnow.learn.client_quality.departures import (
     TOWARDS,
     Departures,
 )
+from winnow.learn.client_quality.update_evidence import MAD_TO_SD
 
 Table: TypeAlias = NDArray[np.float64]
 
@@ -124,5 +125,5 @@ def _quantile(level: Table, skewness: Table) -> Table:
 def _centre_and_spread(effects: Table, deviations: Table) -> tuple[float, float]:
     """ν, and τ: how much more clients differ than by chance. Bad ones lie above, so that the lower half tells."""
     centre = float(np.median(effects))
-    spread = 1.4826 * float(np.median(centre - effects[effects <= centre]))
+    spread = MAD_TO_SD * float(np.median(centre - effects[effects <= centre]))
     return centre, float(np.sqrt(max(spread**2 - float(np.median(deviations)) ** 2, 0.0)))
