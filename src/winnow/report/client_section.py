@@ -105,11 +105,11 @@ def _sentence(table: ClientTable) -> str:
 
 def _how(table: ClientTable, false_alarms: float | None) -> str:
     often = "once" if len(table.assessments) == 1 else f"{len(table.assessments)} times, last"
-    share = "" if not false_alarms else f" About {100 * false_alarms:g} % of honest clients exceed it by chance."
+    alarms = "" if not false_alarms else f" About {100 * false_alarms:g} % of honest clients exceed it by chance."
     return (
         f"Clients were assessed {often} after round {table.assessments[-1]}, by summaries that they made themselves: "
         "no sample left them. A score of 0 is expected of an honest client, and 1 is the alarm threshold."
-        f"{share} A verdict is a reason to look, not a proof."
+        f"{alarms} A verdict is a reason to look, not a proof."
     )
 
 
