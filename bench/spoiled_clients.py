@@ -16,8 +16,8 @@ import numpy as np
 from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import DataSet, DataSettings, load
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 
 ALGORITHMS = ("fedavg-rp", "fedprof", "fedprof-by-class")
 RANDOM_LABELS = 0.9

@@ -8,8 +8,8 @@ import pytest
 from dp_accounting import pld, rdp
 
 from winnow.core import ConfigError, RoundFinished, Stopped
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.privacy.dp.privacy_loss import (
     ConcentratedRelease,
     GaussianRelease,

@@ -13,10 +13,10 @@ from torch import nn
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, stream, wrap
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.aggregation import PartialAggregation
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
 from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
 from winnow.privacy.dp.noisy_profiles import SENSITIVITY, clip_profile

@@ -10,12 +10,12 @@ from scipy import optimize, stats
 from winnow.core import DataError
 from winnow.learn.client_quality.assessment import ClientAssessment, assess
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import FeatureScale, Sample, differences
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import Departures, measure_departures
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.mixture import best_weights
+from winnow.learn.client_quality.moment_differences import FeatureScale, Sample, differences
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 
 CLASSES = 3

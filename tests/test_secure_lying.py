@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from winnow.core import Failure, Outcome, Reply, Task, stream, wrap
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.interrupted_session import close_statement
 from winnow.privacy.secagg.mask_keeper import MaskKeeper, SeedDeposit

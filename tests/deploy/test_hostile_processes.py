@@ -15,7 +15,7 @@ from test_jobs_federation import ScriptedChannel, ask, federation
 from test_site_process import AGENT
 
 from winnow.core import ConfigError, Failure, Reply
-from winnow.core.decode import UnreadableError, from_json, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_json, from_msgpack
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle

@@ -35,13 +35,13 @@ from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.client.job_progress import LogFormatter
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
-from winnow.deploy.jobs.array_files import open_arrays, open_parts
 from winnow.deploy.jobs.ipc_messages import DispatchTask, JobFinished, RunTask
+from winnow.deploy.jobs.lazy_array_loading import open_arrays, open_parts
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder
 from winnow.runs.event_log import decode_event

@@ -20,9 +20,9 @@ from winnow.config.schema import Experiment
 from winnow.core import Failure, ModelError, Outcome, Reply, Task, wrap
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.setup import DEFAULT_INPUTS
+from winnow.experiment.training_setup import DEFAULT_INPUTS
 from winnow.learn.handlers import ProfileSettings
-from winnow.learn.party_identities import UPDATE
+from winnow.learn.party_signing_interface import UPDATE
 from world import experiment
 
 NOISE = "noise_multiplier=5.0"

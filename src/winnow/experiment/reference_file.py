@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.experiment.model_folder import digest_of_state
 from winnow.experiment.model_setup import ModelSetup

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.explain.privacy_lint import (
     adds_local_noise,
     privacy_warnings,

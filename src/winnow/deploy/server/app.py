@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from winnow.core import ConfigError
-from winnow.core.distribution import installed_version
+from winnow.core.installed_package import installed_version
 from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
@@ -32,7 +32,7 @@ from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, peer_identifier
-from winnow.deploy.trust.private_files import make_private_folder, restrict_umask
+from winnow.deploy.trust.private_file_writing import make_private_folder, restrict_umask
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.server_policy import watch_server_policy
 from winnow.deploy.trust.watched_file import WatchedFile

@@ -21,10 +21,10 @@ from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import FAILED, RUNNING, LeaderWrites
 from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.queries import Queries
-from winnow.deploy.server.reply_inboxes import ReplyInboxes
+from winnow.deploy.server.reply_blob_folders import ReplyInboxes
 from winnow.deploy.server.scheduler import Scheduler
-from winnow.deploy.server.site_control import SiteControl
 from winnow.deploy.server.site_hub import SiteHub
+from winnow.deploy.server.site_stop_and_restart import SiteControl
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.server.task_exchange import TaskExchange
 from winnow.deploy.server.user_commands import UserCommands

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.comparison import (
+from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
+from winnow.learn.client_quality.mixture import best_weights, mixed
+from winnow.learn.client_quality.moment_differences import (
     FeatureScale,
     Reals,
     Sample,
@@ -17,8 +19,6 @@ from winnow.learn.client_quality.comparison import (
     of_rows,
     towards_others,
 )
-from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
-from winnow.learn.client_quality.mixture import best_weights, mixed
 
 GRID = (4, 12, 40, 150, 600)
 """Numbers of rows for which distributions are tabulated."""

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import FeatureScale, Sample
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
 from winnow.learn.client_quality.mixture import mixed
+from winnow.learn.client_quality.moment_differences import FeatureScale, Sample
 from winnow.learn.client_quality.null_distribution import GRID, BlockNull, tabulate
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)

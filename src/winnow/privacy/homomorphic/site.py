@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from winnow.core import Reply, Task
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import encrypted_sum
