@@ -18,8 +18,8 @@ from winnow.learn.client_quality.moment_differences import (
     precision,
     towards_others,
 )
-from winnow.learn.client_quality.null_distribution import KNOWN_ROWS
 from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample
+from winnow.learn.client_quality.resamples import KNOWN_ROWS
 
 STATISTICS = (
     "representation by class",
