@@ -24,7 +24,7 @@ from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.server_round import SecureRound, TrainedCohort
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout, weighted_update
 from world import blobs, experiment, prepared, round_context
 

@@ -45,7 +45,7 @@ from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
-from winnow.privacy.secagg.update_encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout
 
 CLIENTS = 6

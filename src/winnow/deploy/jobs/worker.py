@@ -28,10 +28,10 @@ from winnow.deploy.jobs.ipc_messages import (
 from winnow.deploy.jobs.measurement_units_check import site_lines, unlike_columns
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError, open_parent_channel
 from winnow.deploy.jobs.party_data import SiteData, load_site_data
+from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.run_bundle import run_job
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
-from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 

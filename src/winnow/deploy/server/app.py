@@ -18,13 +18,13 @@ from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.job_logs import AuditWriter
 from winnow.deploy.server.job_submission import ServerTrust
 from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.leader_services import ServerResources
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
-from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.request_router import RequestRouter
 from winnow.deploy.server.warm_runner import WarmRunner
 from winnow.deploy.trust.audit_log import AuditLog

@@ -22,7 +22,7 @@ from winnow.privacy.secagg.held_updates import HeldUpdateStore
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from winnow.privacy.secagg.server_round import SecureRound, train_and_hold
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.privacy.secagg.site import SecureSite
-from winnow.privacy.secagg.update_encoding import Encoding
+from winnow.privacy.secagg.update_encoding_interface import Encoding
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 
 
