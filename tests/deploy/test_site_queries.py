@@ -138,7 +138,8 @@ def test_noisy_profiles_by_class_tell_no_more(multiplier: float, tmp_path: Path)
         first, again = (site.asked("profile", ProfileSettings(classes=classes), site.question()) for _ in range(2))
         assert isinstance(first, Reply)
         counts, mean, variance = (np.asarray(first.payload["profile"][name]) for name in ("counts", "mean", "variance"))
-        assert np.isfinite(mean).all() and np.isfinite(variance).all()
+        assert np.isfinite(mean).all()
+        assert np.isfinite(variance).all()
         size = counts / counts.sum() @ ((mean**2).sum(1) + variance.sum(1)) if counts.any() else 0.0
         assert size < 2 * 25, "a sample that overflows is bounded like any other"
         assert counts.any() == (multiplier < 1)

@@ -1,7 +1,7 @@
 """Profiles by class under differential privacy: what a client releases of one, and how that is read.
 
-A client with n samples, n_c of class c with mean μ_c and variance v_c, releases for each class the share p_c = n_c/n and
-the sums s_c = p_c·μ_c and t_c = p_c·v_c: what a class tells is worth as much as the class has samples.
+A client with n samples, n_c of class c with mean μ_c and variance v_c, releases for each class the share p_c = n_c/n
+and the sums s_c = p_c·μ_c and t_c = p_c·v_c: a class counts for as much as it has samples.
 
 Bound: all representations are scaled by one factor, as those of a marginal profile, to a mean square norm
 Σ_c p_c·(‖μ_c‖² + ‖v_c‖₁) of at most C². In units of C and C², with τ = ‖t‖₁ and β_c² = ‖s_c‖²/p_c, this says
