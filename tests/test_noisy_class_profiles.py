@@ -69,7 +69,7 @@ def drawn(classes: int = 4, elements: int = 3) -> st.SearchStrategy[tuple[np.nda
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(drawn(), drawn(), st.floats(0.1, 30), st.integers(1, 3), st.integers(1, 3))
 def test_nor_are_any_others_whatever_is_left_out_for_too_few_samples(one, other, clip, min_rows, step) -> None:  # type: ignore[no-untyped-def]
     points = [bounded_class_sums(profile_of(x, c, 4, min_rows, step), len(x), clip).vector() for x, c in (one, other)]
@@ -113,7 +113,7 @@ def test_a_class_that_noise_could_have_made_counts_as_not_told() -> None:
     assert told[:, 2:].mean() == pytest.approx(stats.norm.sf(3), abs=0.001)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(drawn(), st.floats(1e-6, 50), st.floats(1e-3, 100), st.integers(0, 2**31))
 def test_whatever_the_noise_the_server_can_work_with_it(data, deviation, clip, seed) -> None:  # type: ignore[no-untyped-def]
     x, labels = data
