@@ -65,7 +65,7 @@ def _the_run(folder: Path) -> "RunView":
     """The run of a folder; a folder with several is no answer to whose clients are meant."""
     from winnow.cli.render_results import open_runs
     from winnow.core import RunError
-    from winnow.core.listing import listed
+    from winnow.core.join_names import listed
 
     found = open_runs(folder)
     if len(found) == 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 from winnow.core import DataError, ModelError, RunError
 from winnow.core.untrusted_text import one_line
 from winnow.data.file_formats import OWN_FILE_TYPES, name_from_file, own_file_type, read_npz
-from winnow.data.fitting import Reading, data_set_of
+from winnow.data.fit_preprocessing import Reading, data_set_of
 from winnow.data.tables import open_table
 from winnow.data.types import DataSet
 from winnow.experiment.model_folder import read_description

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from winnow.core import Arrays, Failure, Outcome, Payload, Reply, Task
 from winnow.core.array_spec import spec_of
-from winnow.core.reported_numbers import MAX_METRIC, is_plausible_cost, numbers_fault
+from winnow.core.reported_number_checks import MAX_METRIC, is_plausible_cost, numbers_fault
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.learn.client_update_rule import TRAINING_METRICS, TrainSettings
 from winnow.learn.handlers import CONFUSION, LOSS_METRICS, PersonalEvaluationSettings, ReferenceEvaluationSettings

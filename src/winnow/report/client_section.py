@@ -7,7 +7,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
 from winnow.report.figures import apply_layout

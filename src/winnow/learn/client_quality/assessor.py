@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from winnow.core import AnyEvent, Arrays, Assessed, Clock, Payload, PolicyApplied, Reply, Task, Work, stream
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment, assess
+from winnow.learn.client_quality.client_median_reference import typical_reference
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator
 from winnow.learn.client_quality.departures import Departures, measure_departures
 from winnow.learn.client_quality.evidence import ClientEvidence
@@ -21,7 +22,6 @@ from winnow.learn.client_quality.reference_source import ReferenceSource, Server
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.settings import QualitySettings
-from winnow.learn.client_quality.typical_clients import typical_reference
 from winnow.learn.client_quality.update_evidence import UpdateEvidence, UpdateScore
 from winnow.learn.reply_checks import CheckedReplies
 from winnow.learn.representation_profile import ReplyCheck, SendTasks

@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import (
+from winnow.learn.client_quality.copied_rows import expected_distinct, independent_share
+from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
+from winnow.learn.client_quality.mixture import best_weights, mixed
+from winnow.learn.client_quality.moment_differences import (
     Reals,
     Sample,
     class_statistics,
@@ -15,11 +18,8 @@ from winnow.learn.client_quality.comparison import (
     row_statistics,
     towards_others,
 )
-from winnow.learn.client_quality.copied_rows import expected_distinct, independent_share
-from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
-from winnow.learn.client_quality.mixture import best_weights, mixed
-from winnow.learn.client_quality.null_distribution import KNOWN_ROWS
 from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample
+from winnow.learn.client_quality.resamples import KNOWN_ROWS
 
 STATISTICS = (
     "representation by class",

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
 from winnow.learn.client_quality.expected_moments import Reals, nearest_mixture

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.comparison import FeatureScale, Sample
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
-from winnow.learn.client_quality.null_distribution import GRID, BlockNull, tabulate
+from winnow.learn.client_quality.moment_differences import FeatureScale, Sample
+from winnow.learn.client_quality.null_distribution import BlockNull, tabulate
+from winnow.learn.client_quality.resamples import GRID, Resamples
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
 LARGEST = 1e9
@@ -46,6 +47,7 @@ class ReferenceSummary:
         """From the reference's rows: for each block, features [n, f]; and the class of each row."""
         labels = np.asarray(classes, np.int64)
         counts = np.bincount(labels, minlength=class_count)
+        resamples = Resamples.draw(labels, class_count, rng)
         moments, fourth, nulls = {}, {}, {}
         for block, values in features.items():
             x = np.clip(np.asarray(values, np.float64), -LARGEST, LARGEST)
@@ -57,7 +59,7 @@ class ReferenceSummary:
             )
             fourth[block] = _class_means(square**2, labels, counts).astype(np.float32)
             scale = FeatureScale.of(x, square)
-            nulls[block] = tabulate(x, labels, sample(moments[block]), rng, scale=scale, block=block)
+            nulls[block] = tabulate(x, resamples, class_count, scale=scale, block=block)
         return cls(rows=len(labels), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
 
     @classmethod
