@@ -101,7 +101,9 @@ def build_assessor(
     if not kinds:
         return None
     blocks = tuple(BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS)
-    summary = SummarySettings(blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed)
+    summary = SummarySettings(
+        blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed, min_rows=settings.min_rows
+    )
     source: ReferenceSource = (
         HeldReference(
             experiment.reference_clients,

@@ -51,6 +51,7 @@ def assess(
     history: Mapping[int, Sequence[Departures]],
     *,
     false_alarms: float = 0.05,
+    asked: bool = True,
     updates: Mapping[int, float] = NOTHING,
     contribution: Mapping[int, ContributionEstimate] = NOTHING,
     findings: Mapping[int, Sequence[Finding]] = NOTHING,
@@ -58,7 +59,7 @@ def assess(
     """Assess the clients of `history`, whose departures come oldest first.
 
     `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
-    called suspect or harmful.
+    called suspect or harmful. Where clients were `asked` about their data, updates clear nobody who told nothing.
     """
     table = score_table([*history.values()], false_alarms)
     return [
@@ -66,6 +67,7 @@ def assess(
             client,
             table,
             row,
+            asked=asked,
             update=updates.get(client, 0.0) / UNLIKE_UPDATES if client in updates else None,
             harmful=client in contribution and contribution[client].harmful,
             findings=findings,
@@ -79,6 +81,7 @@ def _assessed(
     table: ScoreTable,
     row: int,
     *,
+    asked: bool,
     update: float | None,
     harmful: bool,
     findings: Mapping[int, Sequence[Finding]],
@@ -88,7 +91,7 @@ def _assessed(
     unlike_update = update is not None and update >= 1
     enough = table.power[row] >= 1
     if not scores and update is not None:
-        scores, enough = {"updates": update}, True
+        scores, enough = {"updates": update}, not asked
     score = max(0.0, *scores.values()) if scores else nan
     if score >= 1:
         verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"

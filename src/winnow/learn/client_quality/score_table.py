@@ -97,11 +97,18 @@ def _levels(tested: NDArray[np.bool_], false_alarms: float) -> Table:
 
 
 def _combined(assessments: Sequence[Departures]) -> Table:
-    """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
+    """The weighted mean over assessments. Later models count more, each twice as much as the one before.
+
+    An assessment in which a client told nothing takes back nothing: else whoever looks bad would tell nothing.
+    """
     if not assessments:
         return np.full((len(STATISTICS), 4), np.nan)
-    weights = 0.5 ** np.arange(len(assessments))[::-1]
-    return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
+    stacked = np.stack([each.array for each in assessments])
+    told = np.isfinite(stacked[..., EFFECT])
+    weights = told * 0.5 ** np.arange(len(assessments))[::-1, None]
+    total = weights.sum(axis=0)
+    shares = weights / np.where(total > 0, total, np.nan)
+    return np.asarray((shares[..., None] * np.where(told[..., None], stacked, 0.0)).sum(axis=0))
 
 
 def _quantile(level: Table, skewness: Table) -> Table:

@@ -1,0 +1,91 @@
+"""Attacks on client quality: by clients that lie or stay silent, and by those that hold the reference set."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace as replace_struct
+
+from test_client_quality import ALARMS, SPOILED, events, run
+from winnow.core import Assessed, Outcome, Payload, PolicyApplied, Rejected, Reply
+from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SUMMARY
+
+Lie = Callable[[Payload], Payload]
+
+
+def lie_with(made: Any, task: str, lie: Lie, liars: set[int], *, first_round: int = 1) -> None:
+    """From a round on, these clients answer the task with a lie."""
+    honest = made.simulation.handlers[task]
+
+    def told(reply: Outcome) -> Outcome:
+        lies = isinstance(reply, Reply) and reply.task.client in liars and reply.task.round >= first_round
+        return replace_struct(reply, payload=lie(reply.payload)) if lies else reply
+
+    made.simulation.handlers[task] = lambda tasks, site: [told(reply) for reply in honest(tasks, site)]
+
+
+def nothing_of_any_class(payload: Payload) -> Payload:
+    return {
+        block: {name: np.zeros_like(array) for name, array in part.items()}
+        for block, part in payload.items()
+        if block != "rows"
+    }
+
+
+def only(block: str) -> Lie:
+    return lambda payload: {block: payload[block]}
+
+
+@pytest.mark.parametrize("lie", [nothing_of_any_class, only("outcomes"), only("columns")])
+def test_whoever_is_excluded_is_not_readmitted_for_telling_less(lie: Lie) -> None:
+    made = run("rounds=4", "quality.assessments=4", "quality.policy=exclude")
+    lie_with(made, "assess", lie, SPOILED, first_round=2)
+    with made:
+        log = events(made)
+    assert {event.client for event in log if isinstance(event, PolicyApplied) and event.action == "exclude"} == SPOILED
+    assert not [event for event in log if isinstance(event, PolicyApplied) and event.action == "readmit"]
+    last = [event for event in log if isinstance(event, Assessed)][-1]
+    assert {k for k, verdict in enumerate(last.verdicts) if verdict in ALARMS} == SPOILED
+
+
+def test_whoever_tells_nothing_is_not_called_fine() -> None:
+    made = run("rounds=4", "quality.assessments=2", "select.fraction=1.0")
+    lie_with(made, "assess", nothing_of_any_class, SPOILED)
+    with made:
+        last = events(made, Assessed)[-1]
+    assert {last.verdicts[k] for k in SPOILED} <= {"cannot tell", *ALARMS}
+
+
+def absurd(name: str, value: float) -> Lie:
+    def lie(payload: Payload) -> Payload:
+        part: dict[str, Any] = dict(payload[SUMMARY])
+        part[name] = np.full_like(part[name], value)
+        return {SUMMARY: part}
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("columns.scale", 1e-300),
+        ("columns.scale", 1e300),
+        ("columns.kurtosis", 1e-300),
+        ("columns.kurtosis", 1e300),
+        ("representation.mean", 3e38),
+        ("representation.variance", 3e38),
+        ("representation.fourth", 3e38),
+        ("outcomes.by_class", 1e300),
+        ("columns.blind", 1e300),
+        ("columns.counts", 2**62),
+    ],
+)
+def test_no_holder_of_the_reference_ends_the_run(name: str, value: float) -> None:
+    made = run("reference_clients=[1, 2]", "rounds=1")
+    lie_with(made, SUMMARISE_REFERENCE, absurd(name, value), {1})
+    with made:
+        log = events(made)
+    (event,) = [event for event in log if isinstance(event, Assessed)]
+    print(name, value, event.scores, event.verdicts, [e.reason for e in log if isinstance(e, Rejected)])
+    assert len(event.clients) == 8
