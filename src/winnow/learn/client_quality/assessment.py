@@ -69,7 +69,7 @@ def assess(
             row,
             asked=asked,
             update=updates.get(client, 0.0) / UNLIKE_UPDATES if client in updates else None,
-            harmful=client in contribution and contribution[client].harmful,
+            contribution=contribution.get(client),
             findings=findings,
         )
         for row, client in enumerate(history)
@@ -83,15 +83,16 @@ def _assessed(
     *,
     asked: bool,
     update: float | None,
-    harmful: bool,
+    contribution: ContributionEstimate | None,
     findings: Mapping[int, Sequence[Finding]],
 ) -> ClientAssessment:
     """One client's assessment. Its update is an alarm only where it tells nothing of its data."""
     scores = _by_kind(table.among_clients[row])
     unlike_update = update is not None and update >= 1
+    harmful = contribution is not None and contribution.harmful
     enough = table.power[row] >= 1
-    if not scores and update is not None:
-        scores, enough = {"updates": update}, not asked
+    if not scores and (update is not None or contribution is not None):
+        scores, enough = {} if update is None else {"updates": update}, not asked
     score = max(0.0, *scores.values()) if scores else nan
     if score >= 1:
         verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"

@@ -147,7 +147,9 @@ def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32
         blind=part("blind", np.float64, (classes + 1, len(GRID), 2, 3)),
     )
     _require(bool((moments.counts >= 0).all() and (moments.variance >= 0).all()), "negative counts or variances")
-    _require(_within(null.scale.variance, *SCALES) and _within(null.scale.kurtosis, *KURTOSES), "a strange scale")
+    _require(
+        _within(null.scale.variance, *SCALES) and _within(null.scale.kurtosis, *KURTOSES), "features without a scale"
+    )
     _require(bool((null.by_class[..., 1] >= 0).all() and (null.blind[..., 1] >= 0).all()), "negative variances")
     fourth = part("fourth", np.float32, shape)
     largest = 1.01 * LARGEST  # single precision rounds
