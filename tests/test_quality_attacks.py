@@ -110,3 +110,27 @@ def test_what_every_owner_may_read_leaves_out_rare_classes_of_the_reference() ->
     assert (told.moments["columns"].mean[~rare] == whole.moments["columns"].mean[~rare]).all()
     assert not (told.nulls["columns"].scale.variance == whole.nulls["columns"].scale.variance).any()
     assert summary(10_000) is None
+
+
+def of_few_rows(part: str) -> Lie:
+    """Chance is allowed for where rows are few: whoever claims one row of a class is allowed anything."""
+
+    def lie(payload: Payload) -> Payload:
+        counts = np.asarray(payload[part]["counts"])
+        few = np.where(np.arange(len(counts)) == counts.argmax(), 1, 0)
+        blocks = {block: {**arrays, "counts": few} for block, arrays in payload.items() if "counts" in arrays}
+        return {**payload, **blocks}
+
+    return lie
+
+
+def test_counts_that_are_never_told_are_rejected() -> None:
+    made = run("select.profile=by-class", "rounds=1", algorithm="fedprof")
+    lie_with(made, "profile", of_few_rows("profile"), {2})
+    lie_with(made, "assess", of_few_rows("columns"), {3})
+    with made:
+        rejected = {(event.client, event.reason) for event in events(made, Rejected)}
+    assert rejected == {
+        (2, "the profile by class counts classes of which too few samples are there to be told"),
+        (3, "the evidence on representation counts classes of which too few samples are there to be told"),
+    }
