@@ -288,7 +288,7 @@ def test_verdicts_by_updates_and_contribution_alone() -> None:
     history: dict[int, list[Departures]] = {k: [] for k in range(6)}
     updates = {0: 9.0, 1: 9.0, 2: 0.3, 3: 0.3}
     contributions = {0: estimate(-0.2), 1: estimate(0.1), 2: estimate(-0.2), 4: estimate(0.001)}
-    found = assess(history, updates=updates, contribution=contributions)
+    found = assess(history, asked=False, updates=updates, contribution=contributions)
     assert [each.verdict for each in found] == ["harmful", "suspect", "different", "fine", "fine", "cannot tell"]
     assert found[2].kinds == ("contribution",)
     assert found[0].score == found[1].score > 1 > found[2].score

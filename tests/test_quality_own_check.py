@@ -185,6 +185,10 @@ def change_header(text: str, **changes: object) -> str:
         (lambda arrays, text: (arrays, change_header(text, layer="__class__")), "a layer that the model does not have"),
         (lambda arrays, text: (arrays, change_header(text, parameters="0" * 32)), "belongs to another model"),
         (lambda arrays, text: (arrays | {"more": np.zeros(3)}, text), "is damaged, or not Winnow's"),
+        (
+            lambda arrays, text: (arrays | {"columns.mean": np.full((2, 4), 3e38, np.float32)}, text),
+            "numbers that no rows have",
+        ),
         (lambda arrays, text: (arrays | {"rows": np.array([-5, 2])}, text), "is damaged, or not Winnow's"),
         (
             lambda arrays, text: (arrays | {"columns.mean": np.full((2, 4), np.nan, np.float32)}, text),
@@ -212,7 +216,19 @@ def test_a_strangers_summary_is_refused_in_one_line(
     assert said in failing(capsys, run, mine)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 20, (2**60).to_bytes(8, "little") + b"{}"])
+EIGHT_BITS = b'{"rows":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'
+"""A type that NumPy does not have."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 20,
+        (2**60).to_bytes(8, "little") + b"{}",
+        len(EIGHT_BITS).to_bytes(8, "little") + EIGHT_BITS + b"\0\0",
+    ],
+)
 def test_a_file_that_is_no_summary(
     run: Path, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,11 +96,12 @@ def small_site(classes: int | None = 3, seed: int = 0) -> SiteData:
     return SiteData(clients=clients, local_test=None, preprocessing=Preprocessing(), tokens=False)
 
 
-def answer(service: SiteHandlers, name: str, asked: Any, *, round: int = 1, filters: Any = ()) -> Outcome:
+def answer(
+    service: SiteHandlers, name: str, asked: Any, *, round: int = 1, filters: Any = (), model: Any = None
+) -> Outcome:
     handler = wrap(service.handlers[name], (*service.outer_filters, *filters, *service.filters))
-    task = Task(
-        name=name, client=0, round=round, version=round, payload={"model": service.site.initial}, settings=asked
-    )
+    payload = {"model": service.site.initial if model is None else model}
+    task = Task(name=name, client=0, round=round, version=round, payload=payload, settings=asked)
     return handler([task], service.site)[0]
 
 
@@ -155,7 +156,7 @@ def test_where_data_are_hidden_or_nobody_is_to_be_assessed_a_site_has_no_such_ha
 
 
 def test_only_clients_that_the_author_named_summarise_their_data_as_a_reference() -> None:
-    asked = SummarySettings(blocks=BLOCKS, classes=3, edges=(), seed=0)
+    asked = SummarySettings(blocks=BLOCKS, classes=3, edges=(), seed=settings().seed, min_rows=5)
     named, others = (site_of(settings(f"reference_clients=[{k}]"), small_site()) for k in (0, 1))
     assert isinstance(answer(named, "summarise-reference", asked), Reply)
     refused = answer(others, "summarise-reference", asked)

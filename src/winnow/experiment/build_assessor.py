@@ -140,7 +140,13 @@ def _questions(
 ) -> Questions:
     """What clients are asked; `widths` are the features of each block."""
     blocks = tuple(BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS)
-    summary = SummarySettings(blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed)
+    summary = SummarySettings(
+        blocks=blocks,
+        classes=classes.count,
+        edges=classes.edges,
+        seed=plan.seed,
+        min_rows=experiment.quality.min_rows,
+    )
     source: ReferenceSource = ServerReference(model.evidence_pass, *reference, summary)
     if holders := experiment.reference_clients:
         source = HeldReference(holders, summary, widths, private=plan.private, message_bytes=plan.message_bytes)

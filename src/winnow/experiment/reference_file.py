@@ -100,7 +100,7 @@ def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary
             with safe_open(path, framework="np") as file:
                 text = (file.metadata() or {}).get(HEADER, "")
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
-        except (SafetensorError, TypeError, ValueError) as error:
+        except (SafetensorError, AttributeError, TypeError, ValueError) as error:  # of types that NumPy has not
             raise _damaged(path, one_line(error)) from None
     try:
         header = from_json(text[:MAX_HEADER_CHARACTERS].encode(), ReferenceHeader)

@@ -21,8 +21,15 @@ from winnow.core import Arrays, Failure, Outcome, Payload, Reply, Task
 from winnow.core.array_spec import spec_of
 from winnow.core.reported_number_checks import MAX_METRIC, is_plausible_cost, numbers_fault
 from winnow.core.untrusted_text import error_line, one_line
+from winnow.learn.client_quality.class_moments import TOO_FEW_TOLD, could_be_told
 from winnow.learn.client_update_rule import TRAINING_METRICS, TrainSettings
-from winnow.learn.handlers import CONFUSION, LOSS_METRICS, PersonalEvaluationSettings, ReferenceEvaluationSettings
+from winnow.learn.handlers import (
+    CONFUSION,
+    LOSS_METRICS,
+    PersonalEvaluationSettings,
+    ProfileSettings,
+    ReferenceEvaluationSettings,
+)
 from winnow.learn.metrics import METRICS, Metric
 from winnow.learn.representation_profile import ReferenceProfile, ReplyCheck
 
@@ -116,8 +123,21 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
             return fault
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "evaluate-reference":
         assert expected.sizes is not None
-        return expected.reference.fault(reply.payload[PROFILE], int(expected.sizes[reply.task.client]))
+        fault = expected.reference.fault(reply.payload[PROFILE], int(expected.sizes[reply.task.client]))
+        return fault or _told_fault(reply)
     return None
+
+
+def _told_fault(reply: Reply) -> str | None:
+    """Whether a profile by class, sound otherwise, tells of classes of which nothing is told."""
+    settings = reply.task.settings
+    classes = settings.profile_classes if isinstance(settings, TrainSettings) else None
+    classes = settings.classes if isinstance(settings, ProfileSettings) else classes
+    if classes is None:
+        return None
+    counts = np.asarray(reply.payload[PROFILE]["counts"])
+    told = could_be_told(counts, classes.min_rows, classes.count_step)
+    return None if told else f"the profile by class {TOO_FEW_TOLD}"
 
 
 def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:

@@ -12,6 +12,8 @@ from msgspec.structs import replace as replace_struct
 
 from winnow.config.schema import Experiment
 from winnow.core import Failure, Handler, Outcome, Task
+from winnow.deploy.jobs.first_questions import FirstQuestions
+from winnow.experiment.model_folder import digest_of_state
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessor import assessment_rounds
@@ -21,6 +23,7 @@ from winnow.learn.client_quality.reference_source import SummarySettings
 
 NOT_SHARED = "the site does not share this evidence (share_evidence in its policy)"
 NOT_SIGNED = "the server's questions about the data differ from those the job's author signed"
+OTHER_MODEL = "the server has asked about the data before, after this round and with another model"
 MOVED_BINS = "the server has moved the bins of the targets since it first asked"
 
 
@@ -28,17 +31,26 @@ class EvidenceLimits:
     """A filter around the handlers that tell of clients' data.
 
     A class is told only with enough samples; but whoever could move the bins of a regression between two questions
-    would learn of a single sample from their difference. So they stay where they are in the first question.
+    would learn of a single sample from their difference. So they stay where they are in the first question. And after
+    a round, data are seen through one model: each further one would be a further question.
     """
 
-    def __init__(self, experiment: Experiment, classes: int | None, *, sequences: bool, shared: Sequence[str]) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        classes: int | None,
+        questions: FirstQuestions,
+        *,
+        sequences: bool,
+        shared: Sequence[str],
+    ) -> None:
+        self._questions, self._seed = questions, experiment.seed
         self._quality, self._holders = experiment.quality, experiment.reference_clients
         kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
         self._signed = {BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS}
         self._shared = {BLOCK_OF[kind] for kind in TOLD_BY_CLIENTS if kind in shared}
         self._rounds = assessment_rounds(experiment.rounds, experiment.quality.assessments)
         self._classes = None if classes is None else SampleClasses.of(classes, sequences)
-        self._edges: tuple[float, ...] | None = None
 
     def __call__(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> Sequence[Outcome]:
         asked = tasks[0].settings
@@ -49,10 +61,13 @@ class EvidenceLimits:
         blocks = tuple(block for block in asked.blocks if block in self._shared)
         if not blocks or (isinstance(asked, SummarySettings) and blocks != asked.blocks):
             return [Failure(task=task, stage="admission", reason=NOT_SHARED) for task in tasks]
-        if isinstance(asked, AssessmentSettings) and blocks != asked.blocks:
+        if isinstance(asked, AssessmentSettings):
             copies = asked.distinct_rows and REPRESENTATION in blocks
             told = replace(asked, blocks=blocks, distinct_rows=copies)
             tasks = [replace_struct(task, settings=told) for task in tasks]
+        model = digest_of_state(tasks[0].payload.get("model", {}))
+        if not self._questions.stands(f"model of {tasks[0].name} {tasks[0].round}", model):
+            return [Failure(task=task, stage="admission", reason=OTHER_MODEL) for task in tasks]
         return call_next(tasks, site)
 
     def _fault(self, tasks: Sequence[Task], asked: AssessmentSettings | SummarySettings) -> str | None:
@@ -60,6 +75,7 @@ class EvidenceLimits:
             return NOT_SIGNED
         if isinstance(asked, SummarySettings):
             signed = all(task.client in self._holders for task in tasks)
+            signed = signed and (asked.min_rows, asked.seed) == (self._quality.min_rows, self._seed)
         else:
             signed = (asked.min_rows, asked.count_step) == (self._quality.min_rows, self._quality.count_step)
             signed = signed and (not asked.distinct_rows or REPRESENTATION in self._signed)
@@ -73,5 +89,4 @@ class EvidenceLimits:
         rising = all(low < high for low, high in pairwise((-inf, *edges, inf)))
         if classes != len(edges) + 1 or classes > REGRESSION_BINS or not rising:
             return NOT_SIGNED
-        self._edges = edges if self._edges is None else self._edges
-        return None if edges == self._edges else MOVED_BINS
+        return None if self._questions.stands("bins", repr(edges)) else MOVED_BINS

@@ -12,6 +12,7 @@ from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.evidence_limits import EvidenceLimits
+from winnow.deploy.jobs.first_questions import FirstQuestions
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.training_setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
@@ -81,12 +82,13 @@ def training_handlers(
         identities=identities,
         held=bool(collecting.handlers),
     )
+    questions = FirstQuestions(identities, first)
     return SiteHandlers(
         site=setup.model.site(_samples(data.clients, first, device), local_test),
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(
-            _as_signed(experiment, setup, confusion_matrix=confusion_matrix),
-            EvidenceLimits(experiment, setup.classes, sequences=_sequences(data), shared=share_evidence),
+            _as_signed(experiment, setup, questions, confusion_matrix=confusion_matrix),
+            EvidenceLimits(experiment, setup.classes, questions, sequences=_sequences(data), shared=share_evidence),
             *limits.around(),
             *site_filters(experiment.filters, secure_stream),
         ),
@@ -114,7 +116,9 @@ def _needed(
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
 
-def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix: bool) -> Filter[LearningSite]:
+def _as_signed(
+    experiment: Experiment, setup: TrainingSetup, questions: FirstQuestions, *, confusion_matrix: bool
+) -> Filter[LearningSite]:
     """Training and evaluation are done as the job's author signed them, whatever the server asks for, and tell nothing
     else.
     """
@@ -126,7 +130,7 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix
         start_loss=experiment.composed().needs_start_loss,
     )
     metrics = {metric.name for metric in setup.model.metrics}
-    classes_as_signed = _classes_as_signed(experiment, setup)
+    classes_as_signed = _classes_as_signed(experiment, setup, questions)
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
         _check_model(tasks[0], setup.model.initial)
@@ -152,18 +156,16 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix
     return check
 
 
-def _classes_as_signed(experiment: Experiment, setup: TrainingSetup) -> Callable[[ProfileClasses | None], bool]:
+def _classes_as_signed(
+    experiment: Experiment, setup: TrainingSetup, questions: FirstQuestions
+) -> Callable[[ProfileClasses | None], bool]:
     """Whether profiles may be made by these classes. The server knows the reference set, so it says which; but what may
     be told of them is signed, and they never change: a bin that moves from round to round would single out samples.
     """
-    first: list[ProfileClasses | None] = []
 
     def check(asked: ProfileClasses | None) -> bool:
-        if not experiment.select.accepts_classes(asked, setup.classes):
-            return False
-        first.append(asked)
-        del first[1:]
-        return asked == first[0]
+        signed = experiment.select.accepts_classes(asked, setup.classes)
+        return signed and (asked is None or questions.stands("classes of profiles", repr(asked)))
 
     return check
 

@@ -56,6 +56,7 @@ def assess(
     history: Mapping[int, Sequence[Departures]],
     *,
     false_alarms: float = 0.05,
+    asked: bool = True,
     updates: Mapping[int, float] = NOTHING,
     contribution: Mapping[int, ContributionEstimate] = NOTHING,
     findings: Callable[[int], Sequence[Finding]] = no_findings,
@@ -63,7 +64,8 @@ def assess(
     """Assess the clients of `history`, whose departures come oldest first.
 
     `updates` are robust z-values; `findings` gives the words for a client that needs some. At most about a share
-    `false_alarms` of honest clients is called suspect or harmful.
+    `false_alarms` of honest clients is called suspect or harmful. Where clients were `asked` about their data, updates
+    clear nobody who told nothing.
     """
     table = score_table([*history.values()], false_alarms)
     return [
@@ -71,8 +73,9 @@ def assess(
             client,
             table,
             row,
+            asked=asked,
             update=updates[client] / UNLIKE_UPDATES if client in updates else None,
-            harmful=client in contribution and contribution[client].harmful,
+            contribution=contribution.get(client),
             findings=findings,
         )
         for row, client in enumerate(history)
@@ -84,16 +87,18 @@ def _assessed(
     table: ScoreTable,
     row: int,
     *,
+    asked: bool,
     update: float | None,
-    harmful: bool,
+    contribution: ContributionEstimate | None,
     findings: Callable[[int], Sequence[Finding]],
 ) -> ClientAssessment:
     """One client's assessment. Its update is an alarm only where it tells nothing of its data."""
     scores = _by_kind(table.among_clients[row])
     unlike_update = update is not None and update >= 1
+    harmful = contribution is not None and contribution.harmful
     enough = table.power[row] >= 1
-    if not scores and update is not None:
-        scores, enough = {"updates": update}, True
+    if not scores and (update is not None or contribution is not None):
+        scores, enough = {} if update is None else {"updates": update}, not asked
     score = max(0.0, *scores.values()) if scores else nan
     if score >= 1:
         verdict: Verdict = "harmful" if harmful or table.loss[row] >= LARGE_EFFECT else "suspect"

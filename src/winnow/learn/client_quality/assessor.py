@@ -123,6 +123,7 @@ class ClientAssessor:
         found = assess(
             self._history,
             false_alarms=self._settings.false_alarms,
+            asked=self._questions is not None,
             updates={client: score.z for client, score in updates.items()},
             contribution=contributions,
             findings=partial(self._findings, describe, evidence, updates, contributions),
@@ -147,7 +148,8 @@ class ClientAssessor:
         questions = self._questions
         if questions is None or not isinstance(questions.reference, ServerReference):
             return None
-        return questions.reference.own_summary(model, round=0), questions.settings
+        summary = questions.reference.summary_for_owners(model)
+        return None if summary is None else (summary, questions.settings)
 
     def _evidence(
         self, model: ModelState, shared: ModelState, round: int, ask: AskClients, send_tasks: SendTasks

@@ -62,3 +62,14 @@ class ClassMoments:
 
     def arrays(self) -> Arrays:
         return {"counts": self.counts, "mean": self.mean, "variance": self.variance}
+
+
+TOO_FEW_TOLD = "counts classes of which too few samples are there to be told"
+
+
+def could_be_told(counts: NDArray[np.int64], min_rows: int, count_step: int) -> bool:
+    """Whether counts are such as an honest client tells: of no class with few samples, and multiples of the step.
+    Whoever claims few rows is allowed much, since chance does much to them.
+    """
+    told = counts[counts > 0]
+    return bool((told % count_step == 0).all() and (told >= min_rows // count_step * count_step).all())

@@ -28,7 +28,8 @@ def typical_reference(reference: ReferenceSummary, clients: Collection[ClientEvi
             continue
         moments[block] = _typical(known, told)
         scale = moments[block].variance.astype(np.float64) / np.maximum(known.variance, 1e-30)
-        fourth[block] = np.where(known.variance > 0, fourth[block] * scale**2, fourth[block]).astype(np.float32)
+        scaled = np.minimum(fourth[block] * scale**2, np.finfo(np.float32).max)
+        fourth[block] = np.where(known.variance > 0, scaled, fourth[block]).astype(np.float32)
     return replace(reference, moments=moments, fourth=fourth)
 
 

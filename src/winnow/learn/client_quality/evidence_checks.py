@@ -9,7 +9,7 @@ from winnow.core import Arrays, Reply
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.core.untrusted_text import one_line
 from winnow.learn.client_quality.assess_handler import DISTINCT, ROWS, AssessmentSettings
-from winnow.learn.client_quality.class_moments import ClassMoments
+from winnow.learn.client_quality.class_moments import TOO_FEW_TOLD, ClassMoments, could_be_told
 from winnow.learn.client_quality.evidence import OUTCOMES, ClientEvidence
 from winnow.learn.representation_profile import OUTPUT_LIMIT
 
@@ -56,6 +56,8 @@ class EvidenceCheck:
         moments = ClassMoments.of(part)
         if (moments.counts < 0).any() or (moments.counts > samples).any() or int(moments.counts.sum()) > samples:
             return f"the evidence on {block} does not count the client's {samples} samples"
+        if not could_be_told(moments.counts, self._settings.min_rows, self._settings.count_step):
+            return f"the evidence on {block} {TOO_FEW_TOLD}"
         if not (
             (np.abs(moments.mean) <= 2 * OUTPUT_LIMIT).all()
             and (moments.variance >= 0).all()

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.core import Payload, Reply, Task, WinnowError, Work, stream
+from winnow.core import Failure, Outcome, Payload, Reply, Task, WinnowError, Work, stream
 from winnow.core.array_spec import spec_of
 from winnow.core.federation import clients_of
 from winnow.learn.client_quality.copied_rows import distinct_rows
+from winnow.learn.client_quality.evidence import REPRESENTATION
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.learning_site import LearningSite, settings_of
@@ -40,6 +41,8 @@ class SummarySettings:
     classes: int
     edges: tuple[float, ...]
     seed: int
+    min_rows: int
+    """Classes of which a holder has fewer samples are left out: the mean of one row is the row."""
 
 
 class ReferenceSource(Protocol):
@@ -52,6 +55,7 @@ class ReferenceSource(Protocol):
 def make_summary(
     evidence_pass: EvidencePass, state: ModelState, x: Tensor, y: Tensor, settings: SummarySettings, round: int
 ) -> ReferenceSummary:
+    """Of these samples, all of them."""
     classes = SampleClasses(count=settings.classes, edges=settings.edges)
     features = evidence_pass.features(state, x, y, classes, settings.blocks)
     return ReferenceSummary.make(
@@ -59,8 +63,15 @@ def make_summary(
         classes.classes_of(y).cpu().numpy(),
         classes.count,
         stream(settings.seed, "reference-null", round),
-        distinct_rows=distinct_rows(x),
+        distinct_rows=distinct_rows(x) if REPRESENTATION in settings.blocks else None,
     )
+
+
+def tellable(x: Tensor, y: Tensor, settings: SummarySettings) -> tuple[Tensor, Tensor]:
+    """Without the samples of classes that have few: from moments of all and of the others, theirs would follow."""
+    classes = SampleClasses(count=settings.classes, edges=settings.edges).classes_of(y)
+    many = torch.bincount(classes, minlength=settings.classes)[classes] >= settings.min_rows
+    return x[many], y[many]
 
 
 class ServerReference:
@@ -70,11 +81,12 @@ class ServerReference:
         self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
 
     def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary:
-        return self.own_summary(state, round)
-
-    def own_summary(self, state: ModelState, round: int) -> ReferenceSummary:
-        """For which nobody needs to be asked."""
         return make_summary(self._evidence_pass, state, self._x, self._y, self._settings, round)
+
+    def summary_for_owners(self, state: ModelState) -> ReferenceSummary | None:
+        """What everybody may read; None where every class has few samples."""
+        x, y = tellable(self._x, self._y, self._settings)
+        return make_summary(self._evidence_pass, state, x, y, self._settings, round=0) if len(x) else None
 
 
 class HeldReference:
@@ -127,14 +139,19 @@ class HeldReference:
         return None if shapes == wanted else "the summary of the reference has other features or classes"
 
 
-def summarise_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+def summarise_reference(tasks: Sequence[Task], site: LearningSite) -> list[Outcome]:
     """Summaries of clients' own data, for clients that hold the reference set."""
     settings, state = settings_of(tasks[0], SummarySettings), site.model_for(tasks[0])
-    replies = []
+    outcomes: list[Outcome] = []
     for task in tasks:
         data = site.data.cohort(clients_of([task]))
         rows = torch.as_tensor(data.rows_of(task.client)).to(data.device)
-        found = make_summary(site.evidence_pass, state, data.x[rows], data.y[rows], settings, task.round)
+        x, y = tellable(data.x[rows], data.y[rows], settings)
+        if not len(x):
+            reason = f"no class has {settings.min_rows} samples or more (quality.min_rows)"
+            outcomes.append(Failure(task=task, stage="summary", reason=reason))
+            continue
+        found = make_summary(site.evidence_pass, state, x, y, settings, task.round)
         arrays = {name: np.asarray(array) for name, array in found.arrays().items()}
-        replies.append(Reply(task=task, payload={SUMMARY: arrays}))
-    return replies
+        outcomes.append(Reply(task=task, payload={SUMMARY: arrays}))
+    return outcomes

@@ -18,6 +18,8 @@ BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
 LARGEST = 1e9
 """Features beyond, as of a model that diverges, would have fourth moments beyond single precision."""
 MOST_FEATURES, MOST_CLASSES, MOST_ROWS = 100_000, 1_000, 2**53
+SCALES, KURTOSES, MOST_CHANCE = (1e-30, 1e30), (0.1, 1e18), 1e60
+"""Wider than any rows give, and so narrow that no power of a quotient of them leaves double precision."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +114,8 @@ class ReferenceSummary:
         moments, fourth, nulls = {}, {}, {}
         for block in blocks:
             moments[block], fourth[block], nulls[block] = _block(arrays, block)
-            _require(int(moments[block].counts.sum()) <= rows[0], "more rows by class than in all")
+            counts = moments[block].counts
+            _require(bool((counts <= rows[0]).all()) and int(counts.sum()) <= rows[0], "more rows by class than in all")
             _require(len(moments[block].counts) == len(moments[blocks[0]].counts), "blocks of different classes")
         distinct = None if rows[1] < 0 else int(rows[1])
         return cls(rows=int(rows[0]), distinct_rows=distinct, moments=moments, fourth=fourth, nulls=nulls)
@@ -147,10 +150,16 @@ def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32
         blind=part("blind", np.float64, (classes + 1, len(GRID), 2, 3)),
     )
     _require(bool((moments.counts >= 0).all() and (moments.variance >= 0).all()), "negative counts or variances")
-    _require(bool((null.scale.variance > 0).all() and (null.scale.kurtosis > 0).all()), "features without a scale")
+    _require(
+        _within(null.scale.variance, *SCALES) and _within(null.scale.kurtosis, *KURTOSES), "features without a scale"
+    )
     _require(bool((null.by_class[..., 1] >= 0).all() and (null.blind[..., 1] >= 0).all()), "negative variances")
     fourth = part("fourth", np.float32, shape)
-    _require(bool((fourth >= 0).all()), "negative fourth moments")
+    largest = 1.01 * LARGEST  # single precision rounds
+    possible = _within(moments.mean, -largest, largest) and _within(moments.variance, 0, largest**2)
+    possible = possible and _within(fourth, 0, 16 * largest**4)
+    possible = possible and all(_within(each, -MOST_CHANCE, MOST_CHANCE) for each in (null.by_class, null.blind))
+    _require(possible, "numbers that no rows have")
     return moments, fourth, null
 
 
@@ -159,6 +168,10 @@ def _checked(arrays: Arrays, name: str, dtype: type, shape: tuple[int, ...]) -> 
     _require(array.dtype == dtype and array.shape == shape, f"{name} of an unexpected shape or type")
     _require(bool(np.isfinite(array).all()), f"{name} with numbers that are not finite")
     return array
+
+
+def _within(array: NDArray[Any], least: float, most: float) -> bool:
+    return bool(((array >= least) & (array <= most)).all())
 
 
 def _require(condition: bool, what: str) -> None:

@@ -1,8 +1,9 @@
 """How clients' updates lie among the others': their length and their direction, over the rounds of a run.
 
 For an update Δ_k = θ_k − θ of a round with weights w, the length is told as ‖Δ_k‖ / median_j ‖Δ_j‖, and the direction
-as the cosine of the angle between Δ_k and the weighted mean of the others, Σ_{j≠k} w_j·Δ_j. Robust rules look at the
-same two: norm bounding (Sun et al., 2019), FoolsGold (Fung et al., 2020), FedCE (Jiang et al., 2023).
+as the cosine of the angle between Δ_k and the weighted mean of the others, Σ_{j≠k} w_j·Δ_j, in which none is longer
+than the median: else one long update would say where all others should have gone. Robust rules look at the same two:
+norm bounding (Sun et al., 2019), FoolsGold (Fung et al., 2020), FedCE (Jiang et al., 2023).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,26 +60,23 @@ class UpdateEvidence:
 
     def observe(self, replies: Sequence[Reply], weights: Mapping[int, float]) -> None:
         """Take in the updates of one round. One that is not finite is passed over: its client was told so elsewhere."""
-        sound = replies
-        lengths, cosines = self._seen(sound, weights)
+        sound, lengths = replies, update_lengths(replies, self._trained)
         if not np.isfinite(lengths).all():
             sound = [reply for reply in replies if is_bounded_update(reply)]
-            lengths, cosines = self._seen(sound, weights)
+            lengths = update_lengths(sound, self._trained)
         clients = [reply.task.client for reply in sound]
         moved = lengths > 0
         if len(sound) < 2 or not moved.any():
             return
+        typical = np.median(lengths[moved])
+        bounded = np.array([weights[client] for client in clients]) * typical / np.maximum(lengths, typical)
+        _, cosines = lengths_and_cosines(sound, self._trained, bounded)
         least = lengths[moved].min() / 1e3  # a client that sends back what it got has no logarithm
-        logs = np.log(np.maximum(lengths, least) / np.median(lengths[moved]))
+        logs = np.log(np.maximum(lengths, least) / typical)
         for client, *seen in zip(clients, logs, cosines, strict=True):
             values = np.array(seen)
             known = self._sums.setdefault(client, np.zeros(5))
             known += np.concatenate([[1.0], values, values**2])
-
-    def _seen(
-        self, replies: Sequence[Reply], weights: Mapping[int, float]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return lengths_and_cosines(replies, self._trained, np.array([weights[reply.task.client] for reply in replies]))
 
     def scores(self) -> dict[int, UpdateScore]:
         """By client; none where fewer than four have been seen."""
@@ -107,6 +105,14 @@ class UpdateEvidence:
     def restore(self, state: Mapping[str, Any]) -> None:
         clients, sums = np.asarray(state["clients"]), np.asarray(state["sums"], np.float64)
         self._sums = {int(k): own.copy() for k, own in zip(clients, sums, strict=True)}
+
+
+def update_lengths(replies: Sequence[Reply], names: Sequence[str]) -> NDArray[np.float64]:
+    """‖Δ_k‖"""
+    squares = np.zeros(len(replies))
+    for block in _blocks(replies, names):
+        squares += torch.linalg.vector_norm(block, dim=1).double().square().cpu().numpy()
+    return np.sqrt(squares)
 
 
 def lengths_and_cosines(
