@@ -1,7 +1,8 @@
 """Where the reference summary comes from: the server's reference set, or clients that hold one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from winnow.core import Payload, Reply, Task, WinnowError, Work, stream
 from winnow.core.array_spec import spec_of
 from winnow.core.federation import clients_of
 from winnow.learn.client_quality.copied_rows import distinct_rows
+from winnow.learn.client_quality.evidence import COLUMNS
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.learning_site import LearningSite, settings_of
@@ -49,32 +51,46 @@ class ReferenceSource(Protocol):
         """What the reference is like, seen through a model; None if nobody tells."""
 
 
-def make_summary(
-    evidence_pass: EvidencePass, state: ModelState, x: Tensor, y: Tensor, settings: SummarySettings, round: int
-) -> ReferenceSummary:
-    classes = SampleClasses(count=settings.classes, edges=settings.edges)
-    features = evidence_pass.features(state, x, y, classes, settings.blocks)
-    return ReferenceSummary.make(
-        {block: values.cpu().numpy() for block, values in features.items()},
-        classes.classes_of(y).cpu().numpy(),
-        classes.count,
-        stream(settings.seed, "reference-null", round),
-        distinct_rows=distinct_rows(x),
-    )
+class ReferenceRows:
+    """Reference samples, looked at through one model after another. What is known whatever the model is, their columns
+    and how many of them differ, is worked out once.
+    """
+
+    def __init__(self, evidence_pass: EvidencePass, x: Tensor, y: Tensor, settings: SummarySettings) -> None:
+        self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
+        self._classes = SampleClasses(count=settings.classes, edges=settings.edges)
+
+    def summary(self, state: ModelState, round: int) -> ReferenceSummary:
+        by_model = tuple(block for block in self._settings.blocks if block != COLUMNS)
+        return self._constant.beside(self._seen(state, by_model, round))
+
+    @cached_property
+    def _constant(self) -> ReferenceSummary:
+        columns = tuple(block for block in self._settings.blocks if block == COLUMNS)
+        return replace(self._seen({}, columns, 0), distinct_rows=distinct_rows(self._x))
+
+    def _seen(self, state: ModelState, blocks: tuple[str, ...], round: int) -> ReferenceSummary:
+        features = self._evidence_pass.features(state, self._x, self._y, self._classes, blocks)
+        return ReferenceSummary.make(
+            {block: values.cpu().numpy() for block, values in features.items()},
+            self._classes.classes_of(self._y).cpu().numpy(),
+            self._classes.count,
+            stream(self._settings.seed, "reference-null", round),
+        )
 
 
 class ServerReference:
     """The reference set at the server."""
 
     def __init__(self, evidence_pass: EvidencePass, x: Tensor, y: Tensor, settings: SummarySettings) -> None:
-        self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
+        self._rows = ReferenceRows(evidence_pass, x, y, settings)
 
     def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary:
         return self.own_summary(state, round)
 
     def own_summary(self, state: ModelState, round: int) -> ReferenceSummary:
         """For which nobody needs to be asked."""
-        return make_summary(self._evidence_pass, state, self._x, self._y, self._settings, round)
+        return self._rows.summary(state, round)
 
 
 class HeldReference:
@@ -134,7 +150,7 @@ def summarise_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply
     for task in tasks:
         data = site.data.cohort(clients_of([task]))
         rows = torch.as_tensor(data.rows_of(task.client)).to(data.device)
-        found = make_summary(site.evidence_pass, state, data.x[rows], data.y[rows], settings, task.round)
+        found = ReferenceRows(site.evidence_pass, data.x[rows], data.y[rows], settings).summary(state, task.round)
         arrays = {name: np.asarray(array) for name, array in found.arrays().items()}
         replies.append(Reply(task=task, payload={SUMMARY: arrays}))
     return replies

@@ -1,7 +1,7 @@
 """What is known of the reference's rows, without any of them: moments by class, and how honest clients compare."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
 from winnow.learn.client_quality.mixture import mixed
-from winnow.learn.client_quality.moment_differences import FeatureScale, Sample
+from winnow.learn.client_quality.moment_differences import FeatureScale, Reals, Sample
 from winnow.learn.client_quality.null_distribution import BlockNull, tabulate
 from winnow.learn.client_quality.resamples import GRID, Resamples
 
@@ -62,6 +62,15 @@ class ReferenceSummary:
             scale = FeatureScale.of(x, square)
             nulls[block] = tabulate(x, resamples, class_count, scale=scale, block=block)
         return cls(rows=len(labels), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
+
+    def beside(self, other: "ReferenceSummary") -> "ReferenceSummary":
+        """With the other blocks of the same rows."""
+        return replace(
+            self,
+            moments={**self.moments, **other.moments},
+            fourth={**self.fourth, **other.fourth},
+            nulls={**self.nulls, **other.nulls},
+        )
 
     @classmethod
     def merged(cls, summaries: Sequence["ReferenceSummary"]) -> "ReferenceSummary":
@@ -120,11 +129,6 @@ class ReferenceSummary:
 PARTS = ("counts", "mean", "variance", "fourth", "scale", "kurtosis", "by_class", "blind")
 
 
-def sample(moments: ClassMoments) -> Sample:
-    """By class, in double precision."""
-    return Sample(moments.counts.astype(float), moments.mean.astype(float), moments.variance.astype(float))
-
-
 def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32], BlockNull]:
     shape = np.shape(arrays[f"{block}.mean"])
     _require(len(shape) == 2 and 0 < shape[0] <= MOST_CLASSES and 0 < shape[1] <= MOST_FEATURES, "a strange shape")
@@ -168,14 +172,13 @@ def _require(condition: bool, what: str) -> None:
 def _class_means(
     values: NDArray[np.float64], classes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    sums = np.zeros((len(counts), values.shape[1]))
-    np.add.at(sums, classes, values)
-    return sums / np.maximum(counts, 1)[:, None]
+    parts = np.split(values[np.argsort(classes, kind="stable")], np.cumsum(counts)[:-1])
+    return np.stack([part.sum(axis=0) for part in parts]) / np.maximum(counts, 1)[:, None]
 
 
 def _pooled(parts: Sequence[ClassMoments]) -> ClassMoments:
     counts = np.stack([part.counts for part in parts])
-    pooled = mixed(Sample(*_by_holder(parts)), _shares(counts))
+    pooled = mixed(Sample(*_by_holder(parts)), _shares(counts)[:, None])[:, 0]
     return ClassMoments(
         counts=counts.sum(axis=0), mean=pooled.mean.astype(np.float32), variance=pooled.variance.astype(np.float32)
     )
@@ -206,7 +209,7 @@ def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNull:
-    def mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def mean(arrays: Sequence[Reals]) -> Reals:
         return np.asarray(np.tensordot(share, np.stack(arrays), 1))
 
     return BlockNull(
