@@ -78,9 +78,7 @@ def _beside(drawn: Sample, alike: Sample) -> Sample:
 def _blind(own: Sample, classes: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
     """Statistics of samples [D, G, C + 1, f] against mixtures of classes [D, C, f]."""
     (draws, grid, groups), count = own.rows.shape, classes.rows.shape[1]
-    samples = Sample(
-        *(each.reshape(draws, grid * groups, *each.shape[3:]) for each in (own.rows, own.mean, own.variance))
-    )
+    samples = own.reshaped(draws, grid * groups)
     start = np.tile(np.concatenate([np.eye(count), np.full((1, count), 1 / count)]), (grid, 1))
     found = of_rows(samples, mixed(classes, best_weights(samples, classes, scale, start)), scale, columns=columns)
     return found.reshape(draws, grid, groups, 2)

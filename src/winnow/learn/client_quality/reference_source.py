@@ -17,6 +17,7 @@ from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.evidence import COLUMNS
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
+from winnow.learn.client_quality.resamples import DRAWS
 from winnow.learn.learning_site import LearningSite, settings_of
 from winnow.learn.representation_profile import SendTasks
 from winnow.learn.stack import ModelState
@@ -27,6 +28,9 @@ SUMMARY = "summary"
 
 MAX_ARRAYS, MAX_NUMBERS = 100, 1 << 24
 """The most arrays that a holder's summary has, and numbers in one: larger ones are not read."""
+
+CONSTANT_DRAWS = 2 * DRAWS
+"""For what is drawn once a run, and so has an error that no later assessment averages out."""
 
 NORMAL_QUINTILES = (-0.8416212, -0.2533471, 0.2533471, 0.8416212)
 """Between the bins of a regression's targets, which are scaled to mean 0 and variance 1, where no reference set is at
@@ -62,20 +66,21 @@ class ReferenceRows:
 
     def summary(self, state: ModelState, round: int) -> ReferenceSummary:
         by_model = tuple(block for block in self._settings.blocks if block != COLUMNS)
-        return self._constant.beside(self._seen(state, by_model, round))
+        return self._constant.beside(self._seen(state, by_model, round, DRAWS))
 
     @cached_property
     def _constant(self) -> ReferenceSummary:
         columns = tuple(block for block in self._settings.blocks if block == COLUMNS)
-        return replace(self._seen({}, columns, 0), distinct_rows=distinct_rows(self._x))
+        return replace(self._seen({}, columns, 0, CONSTANT_DRAWS), distinct_rows=distinct_rows(self._x))
 
-    def _seen(self, state: ModelState, blocks: tuple[str, ...], round: int) -> ReferenceSummary:
+    def _seen(self, state: ModelState, blocks: tuple[str, ...], round: int, draws: int) -> ReferenceSummary:
         features = self._evidence_pass.features(state, self._x, self._y, self._classes, blocks)
         return ReferenceSummary.make(
             {block: values.cpu().numpy() for block, values in features.items()},
             self._classes.classes_of(self._y).cpu().numpy(),
             self._classes.count,
             stream(self._settings.seed, "reference-null", round),
+            draws=draws,
         )
 
 

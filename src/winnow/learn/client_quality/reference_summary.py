@@ -13,7 +13,7 @@ from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATI
 from winnow.learn.client_quality.mixture import mixed
 from winnow.learn.client_quality.moment_differences import FeatureScale, Reals, Sample
 from winnow.learn.client_quality.null_distribution import BlockNull, tabulate
-from winnow.learn.client_quality.resamples import GRID, Resamples
+from winnow.learn.client_quality.resamples import DRAWS, GRID, Resamples
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
 LARGEST = 1e9
@@ -44,11 +44,12 @@ class ReferenceSummary:
         rng: np.random.Generator,
         *,
         distinct_rows: int | None = None,
+        draws: int = DRAWS,
     ) -> "ReferenceSummary":
         """From the reference's rows: for each block, features [n, f]; and the class of each row."""
         labels = np.asarray(classes, np.int64)
         counts = np.bincount(labels, minlength=class_count)
-        resamples = Resamples.draw(labels, class_count, rng)
+        resamples = Resamples.draw(labels, class_count, rng, draws)
         moments, fourth, nulls = {}, {}, {}
         for block, values in features.items():
             x = np.clip(np.asarray(values, np.float64), -LARGEST, LARGEST)

@@ -11,6 +11,7 @@ from winnow.learn.client_quality.moment_differences import Reals, Sample
 GRID = (4, 12, 40, 150, 600)
 """Numbers of rows for which null distributions are tabulated."""
 DRAWS = 64
+"""So many times the reference is drawn again under one model."""
 KNOWN_ROWS = 8
 """A class of which the reference has fewer rows is not compared."""
 MOST_ROWS = 500
@@ -22,8 +23,9 @@ Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resamples:
-    """The same draws for all features: DRAWS times the reference's rows, and for each time GRID clients'."""
+    """The same draws for all features: D times the reference's rows, and each time GRID clients'."""
 
+    draws: int
     known: NDArray[np.int64]
     """Classes of which the reference has enough rows."""
     counts: Reals
@@ -31,42 +33,48 @@ class Resamples:
     rows: list[NDArray[np.int64]]
     """Of each known class, those that are drawn from."""
     of_class: list[Shares]
-    """[DRAWS * (1 + GRID), N] for each known class: as many rows as the reference has, and as a client has."""
+    """[D * (1 + GRID), N] for each known class: as many rows as the reference has, and as a client has."""
     of_all: Shares
-    """[DRAWS * GRID, N] of all known classes alike, whose rows come one class after another."""
+    """[D * GRID, N] of all known classes alike, whose rows come one class after another."""
 
     @classmethod
-    def draw(cls, classes: NDArray[np.int64], class_count: int, rng: np.random.Generator) -> "Resamples":
+    def draw(
+        cls, classes: NDArray[np.int64], class_count: int, rng: np.random.Generator, draws: int = DRAWS
+    ) -> "Resamples":
         counts = np.bincount(classes, minlength=class_count)
         known = np.flatnonzero(counts >= KNOWN_ROWS)
         rows = [rng.permutation(np.flatnonzero(classes == label))[:MOST_ROWS] for label in known]
-        sizes = np.tile(GRID, DRAWS)
+        sizes = np.tile(GRID, draws)
         return cls(
+            draws=draws,
             known=known,
             counts=counts[known].astype(np.float32),
             rows=rows,
-            of_class=[_of_class(int(counts[label]), len(own), rng) for label, own in zip(known, rows, strict=True)],
+            of_class=[
+                _of_class(int(counts[label]), sizes, len(own), rng) for label, own in zip(known, rows, strict=True)
+            ],
             of_all=_of_all(sizes, np.array([len(own) for own in rows]), rng),
         )
 
     def by_class(self, x: NDArray[np.float32]) -> tuple[Sample, Sample]:
-        """The reference's moments [DRAWS, C, f], and clients' [DRAWS, GRID, C, f]."""
+        """The reference's moments [D, C, f], and clients' [D, GRID, C, f]."""
         parts = [_moments(shares, x[own]) for shares, own in zip(self.of_class, self.rows, strict=True)]
         mean, variance = (
-            np.stack(each, axis=1).reshape(DRAWS, 1 + len(GRID), len(parts), -1) for each in zip(*parts, strict=True)
+            np.stack(each, axis=1).reshape(self.draws, 1 + len(GRID), len(parts), -1)
+            for each in zip(*parts, strict=True)
         )
-        sizes = np.broadcast_to(np.array(GRID, np.float32)[:, None], (DRAWS, len(GRID), len(parts)))
+        sizes = np.broadcast_to(np.array(GRID, np.float32)[:, None], (self.draws, len(GRID), len(parts)))
         return (
-            Sample(np.broadcast_to(self.counts, (DRAWS, len(parts))), mean[:, 0], variance[:, 0]),
+            Sample(np.broadcast_to(self.counts, (self.draws, len(parts))), mean[:, 0], variance[:, 0]),
             Sample(sizes, mean[:, 1:], variance[:, 1:]),
         )
 
     def without_labels(self, x: NDArray[np.float32]) -> Sample:
-        """Clients' moments [DRAWS, GRID, f], of all classes alike."""
+        """Clients' moments [D, GRID, f], of all classes alike."""
         mean, variance = (
-            each.reshape(DRAWS, len(GRID), -1) for each in _moments(self.of_all, x[np.concatenate(self.rows)])
+            each.reshape(self.draws, len(GRID), -1) for each in _moments(self.of_all, x[np.concatenate(self.rows)])
         )
-        return Sample(np.broadcast_to(np.array(GRID, np.float32), (DRAWS, len(GRID))), mean, variance)
+        return Sample(np.broadcast_to(np.array(GRID, np.float32), (self.draws, len(GRID))), mean, variance)
 
 
 def _moments(shares: Shares, x: NDArray[np.float32]) -> tuple[Reals, Reals]:
@@ -76,11 +84,11 @@ def _moments(shares: Shares, x: NDArray[np.float32]) -> tuple[Reals, Reals]:
     return mean, np.maximum(second - mean**2, 0)
 
 
-def _of_class(reference: int, rows: int, rng: np.random.Generator) -> Shares:
-    again = rng.multinomial(np.full(DRAWS, reference), np.full(rows, 1 / rows)) / reference
-    sizes = np.tile(GRID, DRAWS)
+def _of_class(reference: int, sizes: NDArray[np.int64], rows: int, rng: np.random.Generator) -> Shares:
+    draws = len(sizes) // len(GRID)
+    again = rng.multinomial(np.full(draws, reference), np.full(rows, 1 / rows)) / reference
     clients = _shares(sizes, rng.integers(rows, size=sizes.sum()), rows)
-    together = np.concatenate([again[:, None], clients.reshape(DRAWS, len(GRID), rows)], axis=1)
+    together = np.concatenate([again[:, None], clients.reshape(draws, len(GRID), rows)], axis=1)
     return together.reshape(-1, rows).astype(np.float32)
 
 
