@@ -148,7 +148,7 @@ def _cut(rows: NDArray[np.float32], shape: NDArray[np.float32]) -> NDArray[np.fl
 def _known(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     dataset = load(DataSettings(name=name, scale="none"))
     assert isinstance(dataset, DataSet)
-    return dataset.x / np.float32(255), dataset.y.astype(np.int64)
+    return np.asarray(dataset.x / np.float32(255), np.float32), dataset.y.astype(np.int64)
 
 
 def _chosen(total: int, wanted: int) -> NDArray[np.int64]:

@@ -101,11 +101,12 @@ def _observations(
 ) -> RunObservations:
     site, reference = prepared.simulation.site, federate(built.dataset, settings, seed).reference
     layer = default_layer(prepared.module, torch.from_numpy(reference.x[:1]))
-    rows = [site.data.rows_of(client) for client in range(len(built.bad))]
+    data = site.data.cohort(np.arange(len(built.bad)))
+    rows = [data.rows_of(client) for client in range(len(built.bad))]
     return RunObservations(
         rounds=rounds,
         final=prepared.training.shared,
-        clients=[(site.data.x[own], site.data.y[own]) for own in rows],
+        clients=[(data.x[own], data.y[own]) for own in rows],
         reference=(torch.from_numpy(reference.x), torch.from_numpy(reference.y)),
         execution=site.execution,
         evaluator=ModelEvaluator(prepared.module, partial(cross_entropy, reduction="none"), layer),

@@ -13,7 +13,7 @@ from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSetting
 from winnow.learn.client_quality.assessment import ClientAssessment, assess
 from winnow.learn.client_quality.client_median_reference import typical_reference
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator
-from winnow.learn.client_quality.departures import Departures, measure_departures
+from winnow.learn.client_quality.departures import Departures, measure_all
 from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.findings import Finding
@@ -176,8 +176,8 @@ class ClientAssessor:
         ]
         sound, refused, _ = ask(tasks, questions.check.fault)
         told = {reply.task.client: questions.check.evidence_of(reply) for reply in sound}
-        for client, own in told.items():
-            self._history[client].append(measure_departures(self.reference, own))
+        for client, departures in zip(told, measure_all(self.reference, [*told.values()]), strict=True):
+            self._history[client].append(departures)
         return told, {each.client: each.reason for each in refused}
 
     def _findings(

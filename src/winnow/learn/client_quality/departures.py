@@ -1,5 +1,6 @@
-"""How far one client's evidence departs from the reference, statistic by statistic, and how far chance would go."""
+"""How far clients' evidence departs from the reference, statistic by statistic, and how far chance would go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from winnow.learn.client_quality.moment_differences import (
     row_statistics,
     towards_others,
 )
-from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample
+from winnow.learn.client_quality.reference_summary import BLOCKS, ReferenceSummary
 from winnow.learn.client_quality.resamples import KNOWN_ROWS
 
 STATISTICS = (
@@ -43,6 +44,8 @@ EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
 TYPICAL_HARM = 0.7
 """A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
+NUMBERS_TOGETHER = 1 << 20
+"""Clients are compared together as long as they tell no more means: what is made of them stays small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,100 +63,123 @@ class Departures:
 
 def measure_departures(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures:
     """Compare one client with the reference."""
-    found = np.full((len(STATISTICS), 4), np.nan)
-    known_rows, known_distinct = reference.rows, reference.distinct_rows
-    independent = independent_share(evidence.rows, evidence.distinct_rows, known_rows, known_distinct)
-    for block, moments in evidence.blocks.items():
-        _check_fits(reference, block, moments)
-        own, known = sample(moments), _known(reference, block, moments)
-        own = Sample(np.maximum(own.rows * independent, 1.0), own.mean, own.variance)
-        if not len(known):
+    return measure_all(reference, [evidence])[0]
+
+
+def measure_all(reference: ReferenceSummary, clients: Sequence[ClientEvidence]) -> list[Departures]:
+    """Compare clients with the reference, each for itself."""
+    found = np.full((len(clients), len(STATISTICS), 4), np.nan)
+    for block in BLOCKS:
+        who = [place for place, evidence in enumerate(clients) if block in evidence.blocks]
+        for place in who:
+            _check_fits(reference, block, clients[place].blocks[block])
+        if not who:
             continue
-        squares, found[TOWARDS[block]] = _by_class(reference, block, _at(own, known), known)
-        if block in BY_CLASS:
-            found[BY_CLASS[block]] = squares
-        if block in BLIND:
-            place = BLIND[block]
-            found[place : place + 2] = _blind(reference, block, _at(own, known), known)
-    if evidence.distinct_rows is not None and known_distinct:
-        expected = expected_distinct(evidence.rows, known_rows, known_distinct)
-        found[COPIES] = _copies(evidence, expected, evidence.distinct_rows)
-    return Departures(found)
+        together = max(1, NUMBERS_TOGETHER // reference.moments[block].mean.size)
+        for first in range(0, len(who), together):
+            some = who[first : first + together]
+            _measure_block(reference, block, [clients[place] for place in some], found, some)
+    for place, evidence in enumerate(clients):
+        if evidence.distinct_rows is not None and reference.distinct_rows:
+            expected = expected_distinct(evidence.rows, reference.rows, reference.distinct_rows)
+            found[place, COPIES] = _copies(evidence, expected, evidence.distinct_rows)
+    return [Departures(array) for array in found]
 
 
-def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.int64]) -> Reals:
-    """Each class against the reference's of that class, [2, 4]."""
-    null, classes = reference.nulls[block], sample(reference.moments[block])
-    against, comparable = _at(classes, known), np.flatnonzero(classes.rows >= KNOWN_ROWS)
-    towards = towards_others(_at(classes, comparable), null.scale)[np.isin(comparable, known)]
-    rows = np.zeros(len(classes.rows))
-    rows[known] = own.rows
-    expected = null.at(rows)[known]
-    harmed = _randomly_labelled(classes, own.rows, known, null.known)
+def _measure_block(
+    reference: ReferenceSummary, block: str, clients: Sequence[ClientEvidence], found: Reals, places: list[int]
+) -> None:
+    """Fill in what a block's statistics say of K clients: of [K, C, f] moments, those of classes that are `known`."""
+    told = [evidence.blocks[block] for evidence in clients]
+    counts = np.stack([each.counts for each in told])
+    known_rows, known_distinct = reference.rows, reference.distinct_rows
+    independent = np.array(
+        [[independent_share(each.rows, each.distinct_rows, known_rows, known_distinct)] for each in clients]
+    )
+    own = Sample(
+        np.maximum(counts * independent, 1.0),
+        np.stack([each.mean for each in told]).astype(float),
+        np.stack([each.variance for each in told]).astype(float),
+    )
+    drawn = reference.nulls[block].known  # holders of few rows each have some only together
+    known = (counts > 0) & _comparable(reference, block) & drawn
+    some = known.any(axis=1)
+    if not some.any():
+        return
+    own, known, places = own[some], known[some], np.array(places)[some].tolist()
+    squares, towards = _by_class(reference, block, own, known)
+    found[places, TOWARDS[block]] = towards
+    if block in BY_CLASS:
+        found[places, BY_CLASS[block]] = squares
+    if block in BLIND:
+        found[places, BLIND[block]], found[places, BLIND[block] + 1] = _blind(reference, block, own, known)
+
+
+def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.bool_]) -> tuple[Reals, Reals]:
+    """Each class against the reference's of that class: two statistics, [K, 4] each."""
+    null, classes = reference.nulls[block], _classes(reference, block)
+    comparable = _comparable(reference, block)
+    towards = np.zeros_like(classes.mean)
+    towards[comparable] = towards_others(classes[comparable], null.scale)
+    expected = null.at(own.rows)
+    harmed = _randomly_labelled(classes, np.where(known, own.rows, 0.0), null.known)
     values, harm = (
-        class_statistics(each, against, null.scale, towards, outcomes=block == OUTCOMES)
+        class_statistics(each, classes, null.scale, towards, outcomes=block == OUTCOMES)
         for each in (own, Sample(own.rows, harmed.mean, harmed.variance))
     )
-    a = precision(own, against)
-    squares = _summed(values[:, 0] - expected[:, 0, 0], expected[:, 0], np.ones_like(a), a.sum(), harm[:, 0])
+    a = np.where(known, precision(own, classes), 0.0)
+    total = a.sum(axis=1)
+    excess = values - expected[..., 0]
+    squares = _summed(excess[..., 0], expected[..., 0, :], known.astype(float), total, harm[..., 0])
     if block == OUTCOMES:
-        return np.stack(
-            [squares, _summed(values[:, 1] - expected[:, 1, 0], expected[:, 1], np.sqrt(a), a.sum(), harm[:, 1])]
-        )
-    weights = np.where(expected[:, 1, 1] > 0, 1 / np.maximum(expected[:, 1, 1], 1e-12), 0.0)
-    if not weights.any():
-        return np.stack([squares, np.full(4, np.nan)])
-    return np.stack(
-        [squares, _summed(values[:, 1] - expected[:, 1, 0], expected[:, 1], weights, weights.sum(), harm[:, 1])]
-    )
+        return squares, _summed(excess[..., 1], expected[..., 1, :], np.sqrt(a), total, harm[..., 1])
+    variance = expected[..., 1, 1]
+    weights = np.where(known & (variance > 0), 1 / np.maximum(variance, 1e-12), 0.0)
+    return squares, _summed(excess[..., 1], expected[..., 1, :], weights, weights.sum(axis=1), harm[..., 1])
 
 
-def _summed(excess: Reals, expected: Reals, weights: Reals, divisor: float, harm: Reals) -> Reals:
-    """An effect: a weighted sum over classes, whose central moments [C, 3] add up, divided by what makes it an effect.
+def _summed(excess: Reals, expected: Reals, weights: Reals, divisor: Reals, harm: Reals) -> Reals:
+    """Effects [K, 4]: weighted sums over classes, whose central moments [K, C, 3] add up, divided by what makes them
+    effects; NaN where no class has a weight.
 
     A mean of squares grows with a, so that it is divided by Σ a. Shares are weighted by the inverse of their variances.
     """
-    deviation = np.sqrt(max(float((weights**2 * expected[:, 1]).sum()), 1e-18))
-    skewness = (weights**3 * expected[:, 2]).sum() / deviation**3
-    return np.array(
-        [(weights * excess).sum() / divisor, deviation / divisor, skewness, (weights * harm).sum() / divisor]
-    )
+    deviation = np.sqrt(np.maximum((weights**2 * expected[..., 1]).sum(axis=1), 1e-18))
+    skewness = (weights**3 * expected[..., 2]).sum(axis=1) / deviation**3
+    divisor = np.where(divisor > 0, divisor, np.nan)
+    effect, harmed = ((weights * each).sum(axis=1) / divisor for each in (excess, harm))
+    return np.stack([effect, deviation / divisor, np.where(np.isnan(divisor), np.nan, skewness), harmed], axis=1)
 
 
-def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], drawn: NDArray[np.bool_]) -> Sample:
-    """What the client's classes would be like if a share of its labels were drawn at random.
+def _randomly_labelled(classes: Sample, rows: Reals, drawn: NDArray[np.bool_]) -> Sample:
+    """What clients' classes [K, C, f] would be like if a share of their labels were drawn at random.
 
     Which classes such rows would really be of is unknown where labels may be wrong: half as its labels say, half any.
     """
-    told, any_class = np.zeros(len(classes.rows)), drawn.astype(float)
-    told[known] = rows
-    mix = (told / told.sum() + any_class / any_class.sum()) / 2
-    weights = TYPICAL_HARM * mix + (1 - TYPICAL_HARM) * np.eye(len(classes.rows))[known]
-    return mixed(Sample(classes.rows, classes.mean, classes.variance), weights)
+    any_class = drawn.astype(float)
+    mix = (rows / rows.sum(axis=1, keepdims=True) + any_class / any_class.sum()) / 2
+    return mixed(classes, TYPICAL_HARM * mix[:, None] + (1 - TYPICAL_HARM) * np.eye(len(any_class)))
 
 
-def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[np.int64]) -> Reals:
-    """All rows, without labels, against the best mixture of the reference's classes."""
-    null, moments = reference.nulls[block], reference.moments[block]
-    known = np.flatnonzero(moments.counts >= KNOWN_ROWS)
-    classes = _at(sample(moments), known)
-    classes = Sample(classes.rows[None], classes.mean[None], classes.variance[None])
-    total, labelled, mix = own.rows.sum(), np.zeros(len(moments.counts)), np.zeros(len(moments.counts))
-    labelled[told] = own.rows / total
-    pooled = mixed(own, labelled[told])
-    pooled = Sample(np.array([total]), pooled.mean[None], pooled.variance[None])
-    weights = best_weights(pooled, classes, null.scale, labelled[known])
-    mix[known] = weights[0]
-    against = mixed(classes, weights)
-    values = row_statistics(pooled, against, null.scale, columns=block == COLUMNS)[0]
-    expected = null.blind_at(total, mix)
-    a = float(precision(pooled, against)[0])
-    return np.stack(
-        [
-            _summed(values[i] - expected[i, :1], expected[None, i], np.ones(1), divisor, np.full(1, np.nan))
-            for i, divisor in enumerate((a, np.sqrt(a)))
-        ]
+def _blind(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.bool_]) -> tuple[Reals, Reals]:
+    """All rows, without labels, against the best mixture of the reference's classes: two statistics, [K, 4] each."""
+    null, comparable = reference.nulls[block], _comparable(reference, block)
+    classes, rows = _classes(reference, block)[comparable], np.where(known, own.rows, 0.0)
+    total = rows.sum(axis=1)
+    labelled = rows / total[:, None]
+    pooled = mixed(own, labelled[:, None])[:, 0]
+    pooled = Sample(total, pooled.mean, pooled.variance)
+    mix = np.zeros_like(labelled)
+    mix[:, comparable] = best_weights(pooled, classes, null.scale, labelled[:, comparable])
+    against = mixed(classes, mix[:, comparable])
+    values = row_statistics(pooled, against, null.scale, columns=block == COLUMNS)
+    expected, a = null.blind_at(total, mix), precision(pooled, against)
+    unknown, ones = np.full((len(total), 1), np.nan), np.ones((len(total), 1))
+    mean, largest = (
+        _summed(values[:, [i]] - expected[:, [i], 0], expected[:, [i]], ones, divisor, unknown)
+        for i, divisor in enumerate((a, np.sqrt(a)))
     )
+    return mean, largest
 
 
 def _copies(evidence: ClientEvidence, expected: float, distinct: int) -> Reals:
@@ -162,14 +188,14 @@ def _copies(evidence: ClientEvidence, expected: float, distinct: int) -> Reals:
     return np.array([missing - COPIES_ALLOWED, COPIES_DEVIATION, 0.0, np.nan])
 
 
-def _known(reference: ReferenceSummary, block: str, moments: ClassMoments) -> NDArray[np.int64]:
-    """The classes that both have, and that were drawn from: holders of few rows each have them only together."""
-    drawn = reference.nulls[block].known
-    return np.flatnonzero((moments.counts > 0) & drawn & (reference.moments[block].counts >= KNOWN_ROWS))
+def _comparable(reference: ReferenceSummary, block: str) -> NDArray[np.bool_]:
+    return reference.moments[block].counts >= KNOWN_ROWS
 
 
-def _at(classes: Sample, places: NDArray[np.int64]) -> Sample:
-    return Sample(classes.rows[places], classes.mean[places], classes.variance[places])
+def _classes(reference: ReferenceSummary, block: str) -> Sample:
+    """The reference's, in double precision."""
+    moments = reference.moments[block]
+    return Sample(np.maximum(moments.counts, 1.0), moments.mean.astype(float), moments.variance.astype(float))
 
 
 def _check_fits(reference: ReferenceSummary, block: str, moments: ClassMoments) -> None:

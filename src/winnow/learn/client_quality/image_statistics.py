@@ -42,9 +42,11 @@ def _statistics(x: Tensor) -> Tensor:
     if min(grey.shape[1:]) < 3:  # a line has no neighbours on both sides
         grey = functional.pad(grey, (1, 1, 1, 1), mode="replicate")
     (_, height, width), pixels = grey.shape, grey.flatten(1)
-    brightness, contrast = pixels.mean(1), pixels.std(1, correction=0)
+    brightness = pixels.mean(1)
+    centred = grey - brightness[:, None, None]
+    contrast = _square(centred).sqrt()
     plain = contrast <= _ROUNDING * pixels.abs().amax(1)  # all pixels alike: there is nothing to divide by
-    unit = (grey - brightness[:, None, None]) / contrast.masked_fill(plain, torch.inf)[:, None, None]
+    unit = centred / contrast.masked_fill(plain, torch.inf)[:, None, None]
     across, down = unit.diff(dim=2), unit.diff(dim=1)
     grain = across.diff(dim=2).diff(n=2, dim=1)
     rows, columns = unit.mean(2), unit.mean(1)

@@ -8,42 +8,46 @@ import numpy as np
 
 from winnow.learn.client_quality.moment_differences import FeatureScale, Reals, Sample
 
-STEPS, CONVERGED = 40, 3e-5
+STEPS = 40
+"""As many for everyone: a client's fit must not depend on whom it is fitted with."""
 MOST = 100.0
 """Beyond so many standard deviations nothing pulls harder."""
 
 
 def mixed(classes: Sample, weights: Reals) -> Sample:
-    """The mixtures of classes [..., C, f] by weights [..., C]. They are known as well as 1 / Σ w² / N rows are."""
-    mean = np.einsum("...c,...cf->...f", weights, classes.mean)
-    second = np.einsum("...c,...cf->...f", weights, classes.variance + classes.mean**2)
-    rows = 1 / (weights**2 / np.maximum(classes.rows, 1)).sum(axis=-1)
+    """M mixtures of classes [..., C, f] by weights [..., M, C]. They are known as well as 1 / Σ w² / N rows are."""
+    mean = weights @ classes.mean
+    second = weights @ (classes.variance + classes.mean**2)
+    rows = 1 / (weights**2 / np.maximum(classes.rows, 1)[..., None, :]).sum(axis=-1)
     return Sample(rows=rows, mean=mean, variance=np.maximum(second - mean**2, 0.0))
 
 
-def best_weights(sample: Sample, classes: Sample, scale: FeatureScale, start: Reals) -> Reals:
-    """Weights [..., C] of the mixtures of classes [..., C, f] that are nearest to samples [..., f].
+def best_weights(samples: Sample, classes: Sample, scale: FeatureScale, start: Reals) -> Reals:
+    """Weights [..., M, C] of the mixtures of classes [..., C, f] that are nearest to samples [..., M, f].
 
     Moments are taken about the classes' common mean, and weighted by the inverse of their own standard errors; by
-    accelerated projected gradients from the weights `start` [..., C].
+    accelerated projected gradients from the weights `start` [..., M, C].
     """
     origin = classes.mean.mean(axis=-2, keepdims=True)
-    design = np.swapaxes(_moments(classes.mean - origin, classes.variance, scale), -1, -2)
-    wanted = _moments(sample.mean[..., None, :] - origin, sample.variance[..., None, :], scale)
-    pull = (np.clip(wanted, -MOST, MOST) @ design)[..., 0, :]
-    gram = np.swapaxes(design, -1, -2) @ design
-    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[..., -1:], 1e-12)
-    weights = np.broadcast_to(start, pull.shape)
+    design = _moments(classes.mean - origin, classes.variance, scale)
+    wanted = np.clip(_moments(samples.mean - origin, samples.variance, scale), -MOST, MOST)
+    gram = design @ np.swapaxes(design, -1, -2)
+    step = 1 / np.maximum(np.linalg.eigvalsh(gram)[..., -1:, None], 1e-12)
+    pull = _classes_first(step * (wanted @ np.swapaxes(design, -1, -2)))
+    shrink = np.eye(gram.shape[-1], dtype=gram.dtype) - step * gram
+    weights = _classes_first(np.broadcast_to(start, (*samples.rows.shape, gram.shape[-1])).astype(gram.dtype))
     ahead, momentum = weights, 1.0
     for _ in range(STEPS):
-        following = _onto_simplex(ahead - step * ((ahead[..., None, :] @ gram)[..., 0, :] - pull))
-        faster = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-        change = following - weights
-        ahead = following + (momentum - 1) / faster * change
+        following = _onto_simplex(np.moveaxis(shrink @ np.moveaxis(ahead, 0, -2), -2, 0) + pull)
+        faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead = following + (momentum - 1) / faster * (following - weights)
         weights, momentum = following, faster
-        if np.abs(change).max() < CONVERGED:
-            break
-    return weights
+    return np.moveaxis(weights, 0, -1)
+
+
+def _classes_first(weights: Reals) -> Reals:
+    """[..., M, C] to [C, ..., M]: sums over classes are then sums of long vectors."""
+    return np.ascontiguousarray(np.moveaxis(weights, -1, 0))
 
 
 def _moments(mean: Reals, variance: Reals, scale: FeatureScale) -> Reals:
@@ -52,8 +56,17 @@ def _moments(mean: Reals, variance: Reals, scale: FeatureScale) -> Reals:
 
 
 def _onto_simplex(points: Reals) -> Reals:
-    """The nearest points with non-negative coordinates that sum to 1 (Duchi et al. 2008, figure 1)."""
-    ordered = -np.sort(-points, axis=-1)
-    excess = (np.cumsum(ordered, axis=-1) - 1) / np.arange(1, points.shape[-1] + 1)
-    last = np.count_nonzero(ordered > excess, axis=-1, keepdims=True) - 1
-    return np.maximum(points - np.take_along_axis(excess, last, axis=-1), 0.0)
+    """The nearest points [C, ...] with non-negative coordinates that sum to 1 over C: max(p - θ, 0).
+
+    Σ max(p - θ, 0) is convex and falls in θ: Newton's steps from below end where it is 1 (Michelot 1986).
+    """
+    points = np.ascontiguousarray(points)
+    threshold = (points.sum(axis=0) - 1) / len(points)
+    for _ in range(len(points)):
+        inside = points > threshold
+        count = np.maximum(np.count_nonzero(inside, axis=0), 1).astype(points.dtype)
+        raised = ((points * inside).sum(axis=0) - 1) / count
+        if not (raised > threshold).any():
+            break
+        threshold = raised
+    return np.asarray(np.maximum(points - threshold, 0))

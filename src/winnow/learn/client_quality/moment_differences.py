@@ -9,11 +9,12 @@ Where κ is large beside the rows, as of a rare category, κ (1 + κ² / n) take
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
+Reals = NDArray[np.floating]
 
 CAP = 5.0
 """No feature counts for more than this in the mean of squares: one wild column shows in the largest instead."""
@@ -56,8 +57,15 @@ class Sample:
     variance: Reals
 
     def reshaped(self, *shape: int) -> "Sample":
-        """With the first dimension divided into several."""
-        return Sample(*(each.reshape(*shape, *each.shape[1:]) for each in (self.rows, self.mean, self.variance)))
+        """With `rows` of this shape."""
+        features = self.mean.shape[-1]
+        return Sample(
+            self.rows.reshape(shape), self.mean.reshape(*shape, features), self.variance.reshape(*shape, features)
+        )
+
+    def __getitem__(self, place: Any) -> "Sample":
+        """Some of them: by leading dimensions."""
+        return Sample(self.rows[place], self.mean[place], self.variance[place])
 
 
 def precision(sample: Sample, reference: Sample) -> Reals:
@@ -65,16 +73,23 @@ def precision(sample: Sample, reference: Sample) -> Reals:
     return sample.rows * reference.rows / (sample.rows + reference.rows)
 
 
-def differences(sample: Sample, reference: Sample, scale: FeatureScale) -> tuple[Reals, Reals]:
-    """z_mean and z_scale, [..., f] each."""
+def mean_differences(sample: Sample, reference: Sample, scale: FeatureScale) -> Reals:
+    """z_mean, [..., f]"""
     n, big_n = sample.rows[..., None], reference.rows[..., None]
+    floor = scale.floor(np.minimum(sample.rows, reference.rows))
+    pooled = (n * sample.variance + big_n * reference.variance) / (n + big_n) + floor
+    root = np.sqrt(precision(sample, reference))[..., None]
+    return np.asarray(root * (sample.mean - reference.mean) / np.sqrt(pooled))
+
+
+def scale_differences(sample: Sample, reference: Sample, scale: FeatureScale) -> Reals:
+    """z_scale, [..., f]"""
     fewer = np.minimum(sample.rows, reference.rows)
     floor = scale.floor(fewer)
-    pooled = (n * sample.variance + big_n * reference.variance) / (n + big_n) + floor
-    ratio = np.log(sample.variance + floor) - np.log(reference.variance + floor)
+    ratio = np.log((sample.variance + floor) / (reference.variance + floor))
     error = scale.kurtosis * (1 + scale.kurtosis**2 / fewer[..., None])
     root = np.sqrt(precision(sample, reference))[..., None]
-    return root * (sample.mean - reference.mean) / np.sqrt(pooled), root * ratio / np.sqrt(error)
+    return np.asarray(root * ratio / np.sqrt(error))
 
 
 def row_statistics(sample: Sample, reference: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
@@ -82,8 +97,9 @@ def row_statistics(sample: Sample, reference: Sample, scale: FeatureScale, *, co
 
     Of columns, variances count, too. Those of a representation do not: one long tail in the inputs is in all its units.
     """
-    z_mean, z_scale = differences(sample, reference, scale)
-    size = np.abs(np.concatenate([z_mean, z_scale], axis=-1) if columns else z_mean)
+    size = np.abs(mean_differences(sample, reference, scale))
+    if columns:
+        size = np.concatenate([size, np.abs(scale_differences(sample, reference, scale))], axis=-1)
     return np.stack([(np.minimum(size, CAP) ** 2).mean(axis=-1), size.max(axis=-1)], axis=-1)
 
 
@@ -107,7 +123,7 @@ def class_statistics(
     """[..., 2] of classes against the reference's of the same class: the mean of the capped squares of z_mean; and the
     share of rows that look like other classes', or of outcomes, in which the loss comes last, how far that is above.
     """
-    z_mean, _ = differences(sample, reference, scale)
+    z_mean = mean_differences(sample, reference, scale)
     squares = (np.minimum(np.abs(z_mean), CAP) ** 2).mean(axis=-1)
-    share = z_mean[..., -1] if outcomes else ((sample.mean - reference.mean) * towards).sum(axis=-1)
+    share = z_mean[..., -1] if outcomes else np.einsum("...f,...f->...", sample.mean - reference.mean, towards)
     return np.stack([squares, share], axis=-1)

@@ -1,7 +1,8 @@
 """Where the reference summary comes from: the server's reference set, or clients that hold one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Protocol
 
@@ -13,9 +14,10 @@ from winnow.core import Failure, Outcome, Payload, Reply, Task, WinnowError, Wor
 from winnow.core.array_spec import spec_of
 from winnow.core.federation import clients_of
 from winnow.learn.client_quality.copied_rows import distinct_rows
-from winnow.learn.client_quality.evidence import REPRESENTATION
+from winnow.learn.client_quality.evidence import COLUMNS, REPRESENTATION
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
+from winnow.learn.client_quality.resamples import DRAWS
 from winnow.learn.learning_site import LearningSite, settings_of
 from winnow.learn.representation_profile import SendTasks
 from winnow.learn.stack import ModelState
@@ -26,6 +28,9 @@ SUMMARY = "summary"
 
 MAX_ARRAYS, MAX_NUMBERS = 100, 1 << 24
 """The most arrays that a holder's summary has, and numbers in one: larger ones are not read."""
+
+CONSTANT_DRAWS = 2 * DRAWS
+"""For what is drawn once a run, and so has an error that no later assessment averages out."""
 
 NORMAL_QUINTILES = (-0.8416212, -0.2533471, 0.2533471, 0.8416212)
 """Between the bins of a regression's targets, which are scaled to mean 0 and variance 1, where no reference set is at
@@ -52,19 +57,34 @@ class ReferenceSource(Protocol):
         """What the reference is like, seen through a model; None if nobody tells."""
 
 
-def make_summary(
-    evidence_pass: EvidencePass, state: ModelState, x: Tensor, y: Tensor, settings: SummarySettings, round: int
-) -> ReferenceSummary:
-    """Of these samples, all of them."""
-    classes = SampleClasses(count=settings.classes, edges=settings.edges)
-    features = evidence_pass.features(state, x, y, classes, settings.blocks)
-    return ReferenceSummary.make(
-        {block: values.cpu().numpy() for block, values in features.items()},
-        classes.classes_of(y).cpu().numpy(),
-        classes.count,
-        stream(settings.seed, "reference-null", round),
-        distinct_rows=distinct_rows(x) if REPRESENTATION in settings.blocks else None,
-    )
+class ReferenceRows:
+    """Reference samples, looked at through one model after another. What is known whatever the model is, their columns
+    and how many of them differ, is worked out once.
+    """
+
+    def __init__(self, evidence_pass: EvidencePass, x: Tensor, y: Tensor, settings: SummarySettings) -> None:
+        self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
+        self._classes = SampleClasses(count=settings.classes, edges=settings.edges)
+
+    def summary(self, state: ModelState, round: int) -> ReferenceSummary:
+        by_model = tuple(block for block in self._settings.blocks if block != COLUMNS)
+        return self._constant.beside(self._seen(state, by_model, round, DRAWS))
+
+    @cached_property
+    def _constant(self) -> ReferenceSummary:
+        columns = tuple(block for block in self._settings.blocks if block == COLUMNS)
+        distinct = distinct_rows(self._x) if REPRESENTATION in self._settings.blocks else None
+        return replace(self._seen({}, columns, 0, CONSTANT_DRAWS), distinct_rows=distinct)
+
+    def _seen(self, state: ModelState, blocks: tuple[str, ...], round: int, draws: int) -> ReferenceSummary:
+        features = self._evidence_pass.features(state, self._x, self._y, self._classes, blocks)
+        return ReferenceSummary.make(
+            {block: values.cpu().numpy() for block, values in features.items()},
+            self._classes.classes_of(self._y).cpu().numpy(),
+            self._classes.count,
+            stream(self._settings.seed, "reference-null", round),
+            draws=draws,
+        )
 
 
 def tellable(x: Tensor, y: Tensor, settings: SummarySettings) -> tuple[Tensor, Tensor]:
@@ -78,15 +98,16 @@ class ServerReference:
     """The reference set at the server."""
 
     def __init__(self, evidence_pass: EvidencePass, x: Tensor, y: Tensor, settings: SummarySettings) -> None:
-        self._evidence_pass, self._x, self._y, self._settings = evidence_pass, x, y, settings
+        self._rows = ReferenceRows(evidence_pass, x, y, settings)
+        x, y = tellable(x, y, settings)
+        self._rows_for_owners = ReferenceRows(evidence_pass, x, y, settings) if len(x) else None
 
     def summary(self, state: ModelState, round: int, send_tasks: SendTasks) -> ReferenceSummary:
-        return make_summary(self._evidence_pass, state, self._x, self._y, self._settings, round)
+        return self._rows.summary(state, round)
 
     def summary_for_owners(self, state: ModelState) -> ReferenceSummary | None:
         """What everybody may read; None where every class has few samples."""
-        x, y = tellable(self._x, self._y, self._settings)
-        return make_summary(self._evidence_pass, state, x, y, self._settings, round=0) if len(x) else None
+        return None if self._rows_for_owners is None else self._rows_for_owners.summary(state, round=0)
 
 
 class HeldReference:
@@ -151,7 +172,7 @@ def summarise_reference(tasks: Sequence[Task], site: LearningSite) -> list[Outco
             reason = f"no class has {settings.min_rows} samples or more (quality.min_rows)"
             outcomes.append(Failure(task=task, stage="summary", reason=reason))
             continue
-        found = make_summary(site.evidence_pass, state, x, y, settings, task.round)
+        found = ReferenceRows(site.evidence_pass, x, y, settings).summary(state, task.round)
         arrays = {name: np.asarray(array) for name, array in found.arrays().items()}
         outcomes.append(Reply(task=task, payload={SUMMARY: arrays}))
     return outcomes

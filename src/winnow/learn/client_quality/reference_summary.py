@@ -1,7 +1,7 @@
 """What is known of the reference's rows, without any of them: moments by class, and how honest clients compare."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
-from winnow.learn.client_quality.moment_differences import FeatureScale, Sample
+from winnow.learn.client_quality.moment_differences import FeatureScale, Reals
 from winnow.learn.client_quality.null_distribution import BlockNull, tabulate
-from winnow.learn.client_quality.resamples import GRID, Resamples
+from winnow.learn.client_quality.resamples import DRAWS, GRID, Resamples
 
 BLOCKS = (REPRESENTATION, COLUMNS, OUTCOMES)
 LARGEST = 1e9
 """Features beyond, as of a model that diverges, would have fourth moments beyond single precision."""
 MOST_FEATURES, MOST_CLASSES, MOST_ROWS = 100_000, 1_000, 2**53
-SCALES, KURTOSES, MOST_CHANCE = (1e-30, 1e30), (0.1, 1e18), 1e60
+SCALES, KURTOSES, LARGEST_NULL = (1e-30, 1e30), (0.1, 1e18), 1e60
 """Wider than any rows give, and so narrow that no power of a quotient of them leaves double precision."""
 
 
@@ -45,11 +45,12 @@ class ReferenceSummary:
         rng: np.random.Generator,
         *,
         distinct_rows: int | None = None,
+        draws: int = DRAWS,
     ) -> "ReferenceSummary":
         """From the reference's rows: for each block, features [n, f]; and the class of each row."""
         labels = np.asarray(classes, np.int64)
         counts = np.bincount(labels, minlength=class_count)
-        resamples = Resamples.draw(labels, class_count, rng)
+        resamples = Resamples.draw(labels, class_count, rng, draws)
         moments, fourth, nulls = {}, {}, {}
         for block, values in features.items():
             x = np.clip(np.asarray(values, np.float64), -LARGEST, LARGEST)
@@ -63,6 +64,15 @@ class ReferenceSummary:
             scale = FeatureScale.of(x, square)
             nulls[block] = tabulate(x, resamples, class_count, scale=scale, block=block)
         return cls(rows=len(labels), distinct_rows=distinct_rows, moments=moments, fourth=fourth, nulls=nulls)
+
+    def beside(self, other: "ReferenceSummary") -> "ReferenceSummary":
+        """With the other blocks of the same rows."""
+        return replace(
+            self,
+            moments={**self.moments, **other.moments},
+            fourth={**self.fourth, **other.fourth},
+            nulls={**self.nulls, **other.nulls},
+        )
 
     @classmethod
     def merged(cls, summaries: Sequence["ReferenceSummary"]) -> "ReferenceSummary":
@@ -124,11 +134,6 @@ class ReferenceSummary:
 PARTS = ("counts", "mean", "variance", "fourth", "scale", "kurtosis", "by_class", "blind")
 
 
-def sample(moments: ClassMoments) -> Sample:
-    """By class, in double precision."""
-    return Sample(moments.counts.astype(float), moments.mean.astype(float), moments.variance.astype(float))
-
-
 def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32], BlockNull]:
     shape = np.shape(arrays[f"{block}.mean"])
     _require(len(shape) == 2 and 0 < shape[0] <= MOST_CLASSES and 0 < shape[1] <= MOST_FEATURES, "a strange shape")
@@ -158,7 +163,7 @@ def _block(arrays: Arrays, block: str) -> tuple[ClassMoments, NDArray[np.float32
     largest = 1.01 * LARGEST  # single precision rounds
     possible = _within(moments.mean, -largest, largest) and _within(moments.variance, 0, largest**2)
     possible = possible and _within(fourth, 0, 16 * largest**4)
-    possible = possible and all(_within(each, -MOST_CHANCE, MOST_CHANCE) for each in (null.by_class, null.blind))
+    possible = possible and all(_within(each, -LARGEST_NULL, LARGEST_NULL) for each in (null.by_class, null.blind))
     _require(possible, "numbers that no rows have")
     return moments, fourth, null
 
@@ -182,9 +187,8 @@ def _require(condition: bool, what: str) -> None:
 def _class_means(
     values: NDArray[np.float64], classes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    sums = np.zeros((len(counts), values.shape[1]))
-    np.add.at(sums, classes, values)
-    return sums / np.maximum(counts, 1)[:, None]
+    parts = np.split(values[np.argsort(classes, kind="stable")], np.cumsum(counts)[:-1])
+    return np.stack([part.sum(axis=0) for part in parts]) / np.maximum(counts, 1)[:, None]
 
 
 def _pooled_fourth(summaries: Sequence[ReferenceSummary], block: str) -> NDArray[np.float32]:
@@ -204,7 +208,7 @@ def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNu
     classes = np.stack([null.known for null in nulls])
     everything = classes.any(axis=1, keepdims=True)
 
-    def mean(arrays: Sequence[NDArray[np.float64]], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def mean(arrays: Sequence[Reals], known: NDArray[np.bool_]) -> Reals:
         weights = share[:, None] * known
         weights = weights / np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
         return np.asarray(np.einsum("hc,hc...->c...", weights, np.stack(arrays)))

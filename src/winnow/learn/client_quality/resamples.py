@@ -3,88 +3,106 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.mixture import mixed
 from winnow.learn.client_quality.moment_differences import Reals, Sample
 
 GRID = (4, 12, 40, 150, 600)
 """Numbers of rows for which null distributions are tabulated."""
 DRAWS = 64
+"""So many times the reference is drawn again under one model."""
 KNOWN_ROWS = 8
 """A class of which the reference has fewer rows is not compared."""
 MOST_ROWS = 500
 """More rows of a class are not drawn from: they would add time and nothing else."""
 
-
-@dataclass(frozen=True, eq=False)
-class ClassDraws:
-    """Draws out of one class: of each how many rows it has [R], and which share every row is of it [R, N]."""
-
-    rows: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    shares: Reals
-
-    @classmethod
-    def of(cls, rows: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator) -> "ClassDraws":
-        counts = rng.multinomial(sizes, np.full(len(rows), 1 / len(rows)))
-        return cls(rows, sizes, counts / np.maximum(sizes, 1)[:, None])
-
-    def moments(self, x: Reals) -> Sample:
-        """[R, f]"""
-        own = x[self.rows]
-        mean = self.shares @ own
-        return Sample(self.sizes.astype(float), mean, np.maximum(self.shares @ own**2 - mean**2, 0.0))
+Shares = NDArray[np.float32]
+"""For each draw [..., R] of R, which share every row [..., N] is of it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resamples:
-    """The same draws for all features. Lists are by known class."""
+    """The same draws for all features: D times the reference's rows, and each time GRID clients'."""
 
+    draws: int
     known: NDArray[np.int64]
     """Classes of which the reference has enough rows."""
-    reference: list[ClassDraws]
-    """As many rows as the reference has, DRAWS times."""
-    clients: list[ClassDraws]
-    """For each of GRID rows, DRAWS times."""
-    mixed_clients: list[ClassDraws]
-    """Likewise, of all classes alike: the numbers of rows add up to those of GRID."""
+    counts: Reals
+    """How many it has of each of these."""
+    rows: list[NDArray[np.int64]]
+    """Of each known class, those that are drawn from."""
+    of_class: list[Shares]
+    """[D * (1 + GRID), N] for each known class: as many rows as the reference has, and as a client has."""
+    of_all: Shares
+    """[D * GRID, N] of all known classes alike, whose rows come one class after another."""
 
     @classmethod
-    def draw(cls, classes: NDArray[np.int64], class_count: int, rng: np.random.Generator) -> "Resamples":
+    def draw(
+        cls, classes: NDArray[np.int64], class_count: int, rng: np.random.Generator, draws: int = DRAWS
+    ) -> "Resamples":
         counts = np.bincount(classes, minlength=class_count)
         known = np.flatnonzero(counts >= KNOWN_ROWS)
         rows = [rng.permutation(np.flatnonzero(classes == label))[:MOST_ROWS] for label in known]
-        sizes = np.repeat(GRID, DRAWS)
-        alike = rng.multinomial(sizes, np.full(len(known), 1 / len(known))) if len(known) else np.empty((0, 0), int)
+        sizes = np.tile(GRID, draws)
         return cls(
+            draws=draws,
             known=known,
-            reference=[
-                ClassDraws.of(own, np.full(DRAWS, counts[label]), rng) for own, label in zip(rows, known, strict=True)
+            counts=counts[known].astype(np.float32),
+            rows=rows,
+            of_class=[
+                _of_class(int(counts[label]), sizes, len(own), rng) for label, own in zip(known, rows, strict=True)
             ],
-            clients=[ClassDraws.of(own, sizes, rng) for own in rows],
-            mixed_clients=[ClassDraws.of(own, alike[:, place], rng) for place, own in enumerate(rows)],
+            of_all=_of_all(sizes, np.array([len(own) for own in rows]), rng),
         )
 
-    def reference_moments(self, x: Reals) -> Sample:
-        """[DRAWS, C, f]"""
-        return _stacked([draws.moments(x) for draws in self.reference])
+    def by_class(self, x: NDArray[np.float32]) -> tuple[Sample, Sample]:
+        """The reference's moments [D, C, f], and clients' [D, GRID, C, f]."""
+        parts = [_moments(shares, x[own]) for shares, own in zip(self.of_class, self.rows, strict=True)]
+        mean, variance = (
+            np.stack(each, axis=1).reshape(self.draws, 1 + len(GRID), len(parts), -1)
+            for each in zip(*parts, strict=True)
+        )
+        sizes = np.broadcast_to(np.array(GRID, np.float32)[:, None], (self.draws, len(GRID), len(parts)))
+        return (
+            Sample(np.broadcast_to(self.counts, (self.draws, len(parts))), mean[:, 0], variance[:, 0]),
+            Sample(sizes, mean[:, 1:], variance[:, 1:]),
+        )
 
-    def client_moments(self, x: Reals) -> Sample:
-        """[GRID, DRAWS, C, f], of one class each."""
-        return _stacked([draws.moments(x) for draws in self.clients]).reshaped(len(GRID), DRAWS)
-
-    def mixed_moments(self, x: Reals) -> Sample:
-        """[GRID, DRAWS, f], of all classes alike."""
-        parts = _stacked([draws.moments(x) for draws in self.mixed_clients])
-        total = parts.rows.sum(axis=1)
-        pooled = mixed(parts, parts.rows / total[:, None])
-        return Sample(total, pooled.mean, pooled.variance).reshaped(len(GRID), DRAWS)
+    def without_labels(self, x: NDArray[np.float32]) -> Sample:
+        """Clients' moments [D, GRID, f], of all classes alike."""
+        mean, variance = (
+            each.reshape(self.draws, len(GRID), -1) for each in _moments(self.of_all, x[np.concatenate(self.rows)])
+        )
+        return Sample(np.broadcast_to(np.array(GRID, np.float32), (self.draws, len(GRID))), mean, variance)
 
 
-def _stacked(samples: list[Sample]) -> Sample:
-    return Sample(
-        rows=np.stack([each.rows for each in samples], axis=1),
-        mean=np.stack([each.mean for each in samples], axis=1),
-        variance=np.stack([each.variance for each in samples], axis=1),
-    )
+def _moments(shares: Shares, x: NDArray[np.float32]) -> tuple[Reals, Reals]:
+    """Means and variances, [R, f]. By torch, which uses as many threads as the run may."""
+    powers = torch.from_numpy(np.concatenate([x, x**2], axis=1))
+    mean, second = np.split((torch.from_numpy(shares) @ powers).numpy(), 2, axis=1)
+    return mean, np.maximum(second - mean**2, 0)
+
+
+def _of_class(reference: int, sizes: NDArray[np.int64], rows: int, rng: np.random.Generator) -> Shares:
+    draws = len(sizes) // len(GRID)
+    again = rng.multinomial(np.full(draws, reference), np.full(rows, 1 / rows)) / reference
+    clients = _shares(sizes, rng.integers(rows, size=sizes.sum()), rows)
+    together = np.concatenate([again[:, None], clients.reshape(draws, len(GRID), rows)], axis=1)
+    return together.reshape(-1, rows).astype(np.float32)
+
+
+def _of_all(sizes: NDArray[np.int64], rows: NDArray[np.int64], rng: np.random.Generator) -> Shares:
+    if not len(rows):
+        return np.zeros((len(sizes), 0), np.float32)
+    total = int(sizes.sum())
+    which = rng.integers(len(rows), size=total)
+    chosen = (np.cumsum(rows) - rows)[which] + (rng.random(total) * rows[which]).astype(np.int64)
+    return _shares(sizes, chosen, int(rows.sum()))
+
+
+def _shares(sizes: NDArray[np.int64], chosen: NDArray[np.int64], rows: int) -> Shares:
+    """From the rows that were chosen, of one draw after another."""
+    cells = np.repeat(np.arange(len(sizes)) * rows, sizes) + chosen
+    counts = np.bincount(cells, minlength=len(sizes) * rows).reshape(len(sizes), rows)
+    return (counts / sizes[:, None]).astype(np.float32)
