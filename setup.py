@@ -28,7 +28,7 @@ class BuildWithKernels(build_py):
         super().run()
         if MACHINE is None:
             return
-        files = runpy.run_path(str(Path("src") / PACKAGE / "kernel_files.py"))
+        files = runpy.run_path(str(Path("src") / PACKAGE / "kernel_compilation.py"))
         folder = Path(self.build_lib) / PACKAGE / files["PACKAGED"].name
         folder.mkdir(parents=True, exist_ok=True)
         compiler = _compiler()

@@ -138,7 +138,7 @@ def run(trial: Trial) -> dict[str, object]:
     from winnow.config.resolve import resolve
     from winnow.data import DataSet, load
     from winnow.experiment.run import run_experiment
-    from winnow.experiment.setup import RunInputs
+    from winnow.experiment.training_setup import RunInputs
 
     sets = [f"{key}={value}" for key, value in trial.candidate.items()]
     wanted = {"algorithm": trial.algorithm, "seed": trial.seed, "rounds": trial.rounds}

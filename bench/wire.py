@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 from bench.table import Row
 from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
 from winnow.deploy.trust.peer_identity import Peer, utc_now
-from winnow.deploy.trust.project import ProjectServer, ProjectSite
+from winnow.deploy.trust.project_file import ProjectServer, ProjectSite
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob

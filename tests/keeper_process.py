@@ -6,7 +6,7 @@ from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request

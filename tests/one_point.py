@@ -12,8 +12,8 @@ import numpy as np
 from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import from_arrays
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 
 COPIES = (6, 12, 20, 34)
 BATCH = 8
@@ -25,6 +25,7 @@ BASE: dict[str, Any] = {
     "select": {"count": 3},
     "local": {"name": "sgd", "epochs": 1, "batch_size": BATCH, "learning_rate": 0.02},
     "fleet": {"speed_ghz": {"mean": 1.0, "sd": 0.2}},
+    "quality": {"evidence": []},
 }
 
 

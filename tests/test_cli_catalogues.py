@@ -18,7 +18,7 @@ from winnow.cli.app import app
 from winnow.cli.options import builtin_algorithms, complete_source, preset_names
 from winnow.config.resolve import presets, resolve
 from winnow.core import ConfigError
-from winnow.core.distribution import installed_version
+from winnow.core.installed_package import installed_version
 from winnow.learn.algorithm import Recipe
 
 HELP_FOR_ALL = """

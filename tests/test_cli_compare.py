@@ -17,7 +17,7 @@ import winnow
 from command_line import call, write_tiny
 from test_workers import gone
 from winnow.cli.multi_run_display import MultiRunDisplay
-from winnow.experiment.compare import experiment_grid, run_folder_path
+from winnow.experiment.comparison import experiment_grid, run_folder_path
 from winnow.experiment.run_pool import RunAdvanced, RunCompleted, RunFailed, RunSpec, run_all
 
 

@@ -229,7 +229,7 @@ def test_a_full_disk_is_told_in_python_too_and_leaves_a_finished_run_finished(ti
         raise RunError("cannot use it: No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("winnow.explain.html_report.write_reports", full)
+        patched.setattr("winnow.explain.report_with_privacy.write_reports", full)
         with pytest.warns(WinnowWarning, match="the report could not be written .* the run is finished; try: winnow"):
             assert winnow.run(tiny, out="here", progress=False).best is not None
     assert RunFolder.open(Path("here")).result is not None

@@ -11,7 +11,7 @@ from scipy import stats
 from one_point import COPIES, ByHand, played, ready, vector
 from selecting import selection_context
 from winnow.core import ConfigError, Population, Until
-from winnow.experiment.build import PreparedRun
+from winnow.experiment.build_simulation import PreparedRun
 from winnow.learn.algorithms.ditto import PERSONAL
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.selection import SelectedClients, _UniformSelection

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from winnow.core import ConfigError, Cost, Evaluated, RoundFinished
-from winnow.experiment.compare import Comparison, experiment_grid, run_folder_path
+from winnow.experiment.comparison import Comparison, experiment_grid, run_folder_path
 from winnow.runs import RunLabel, RunView
 
 TARGET = 0.8

@@ -14,7 +14,7 @@ from winnow.privacy.compress.random_pruning import RandomPruning
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.masks import add_mask
 from winnow.privacy.secagg.secure_indexing import assignments, histograms, read_histograms, write_histograms
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout, public_update, weighted_update
 
 PARTS = {

@@ -9,8 +9,8 @@ from scipy.stats import chisquare
 
 from keeper_process import KeeperProcess
 from winnow.core import ConfigError, Reply, RoundFinished
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 import winnow
-from winnow.learn.randomness import secure_generator, secure_stream
+from winnow.learn.secure_randomness import secure_generator, secure_stream
 
 DRAWN = 50_000
 SURE = 1e-5

@@ -13,10 +13,10 @@ from torch import nn
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, stream, wrap
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.aggregation import PartialAggregation
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
 from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
 from winnow.privacy.dp.noisy_profiles import SENSITIVITY, clip_profile
@@ -24,7 +24,7 @@ from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.server_round import SecureRound, TrainedCohort
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout, weighted_update
 from world import blobs, experiment, prepared, round_context
 

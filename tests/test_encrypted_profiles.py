@@ -27,8 +27,8 @@ from winnow.core import (
     Task,
     Until,
 )
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.profile_by_class import ClassProfile, class_divergence
 from winnow.learn.representation_profile import Profile, divergence
 from world import blobs, experiment, prepared

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from winnow.config.resolve import experiment_from_table, to_toml
 from winnow.core import ConfigError, Reply, RoundFinished, stream, wrap
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.client_update_rule import TrainSettings
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter
 from winnow.runs.event_log import encode_event
 from winnow.simulate import SimulatedFederation

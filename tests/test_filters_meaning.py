@@ -7,7 +7,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 from winnow.core import ConfigError, Failure, Reply, Task
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.update_filters import TwoSidedFilter
 from winnow.privacy.dp import LocalDp
 from winnow.privacy.filters import Clip, ExcludeVariables, PercentilePrivacy, SparseVectorTechnique

@@ -16,7 +16,7 @@ import torch
 from hostile import CREDIBLE, LIES, Files, Lying
 from winnow.core import AnyEvent, Federation, Population, Rejected, Reply, RoundFinished, Task
 from winnow.core.scatter_gather import CyclicTransfer, ScatterAndGather
-from winnow.experiment.build import PreparedRun
+from winnow.experiment.build_simulation import PreparedRun
 from winnow.fleet import Devices
 from winnow.learn.algorithm import Recipe
 from winnow.learn.collect import fold_finite

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import winnow
-from winnow.core.distribution import install_command
-from winnow.learn.stack.native import build
-from winnow.learn.stack.native.kernel_files import LEVELS, packaged_name
+from winnow.core.installed_package import install_command
+from winnow.learn.stack.native import load_or_compile_kernels
+from winnow.learn.stack.native.kernel_compilation import LEVELS, packaged_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,7 +72,7 @@ def test_nobody_is_told_to_install_a_stranger_s_package() -> None:
 # The wheel ------------------------------------------------------------------------------------------------------------
 
 with_kernels = pytest.mark.skipif(
-    not any(shutil.which(name) for name in build.COMPILERS) or platform.machine() not in LEVELS,
+    not any(shutil.which(name) for name in load_or_compile_kernels.COMPILERS) or platform.machine() not in LEVELS,
     reason="there is no C++ compiler on this machine, or wheels have no kernels for it",
 )
 
@@ -80,11 +80,11 @@ with_kernels = pytest.mark.skipif(
 def kernels_of_a_wheel(folder: Path, real: str = "float") -> list[Path]:
     """Small libraries under the names that kernels have in a wheel for this processor."""
     folder.mkdir(mode=0o755)
-    features = frozenset(build.processor_description().split())
+    features = frozenset(load_or_compile_kernels.processor_description().split())
     level = next((level for level in LEVELS[platform.machine()] if level.features <= features), None)
     if level is None:
         pytest.skip("wheels have no kernels for this processor")
-    paths = [folder / packaged_name(level, real, lanes, build.SOURCE) for lanes in level.lanes(real)]
+    paths = [folder / packaged_name(level, real, lanes, load_or_compile_kernels.SOURCE) for lanes in level.lanes(real)]
     for path in paths:
         command = ["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
         subprocess.run(command, input='extern "C" int answer() { return 7; }', text=True, check=True)
@@ -95,9 +95,9 @@ def kernels_of_a_wheel(folder: Path, real: str = "float") -> list[Path]:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """As after an installation of a wheel with kernels, on a machine without a compiler and with an empty cache."""
-    monkeypatch.setattr(build, "PACKAGED", tmp_path / "compiled")
-    monkeypatch.setattr(build, "load_kernels", build.load_kernels.__wrapped__)
-    paths = kernels_of_a_wheel(build.PACKAGED)
+    monkeypatch.setattr(load_or_compile_kernels, "PACKAGED", tmp_path / "compiled")
+    monkeypatch.setattr(load_or_compile_kernels, "load_kernels", load_or_compile_kernels.load_kernels.__wrapped__)
+    paths = kernels_of_a_wheel(load_or_compile_kernels.PACKAGED)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "")
     return paths
@@ -105,7 +105,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @with_kernels
 def test_the_wheel_s_kernels_are_used_and_nothing_is_compiled(installed: list[Path], tmp_path: Path) -> None:
-    loaded = build.load_kernels("float")
+    loaded = load_or_compile_kernels.load_kernels("float")
     assert not loaded.newly_built
     assert [library.answer() for library in loaded.libraries.values()] == [7] * len(installed)
     assert not (tmp_path / "cache").exists()
@@ -113,12 +113,12 @@ def test_the_wheel_s_kernels_are_used_and_nothing_is_compiled(installed: list[Pa
 
 @with_kernels
 def test_kernels_of_another_source_are_not_used(installed: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = build.PACKAGED.parent / "source"
-    shutil.copytree(build.SOURCE, changed)
+    changed = load_or_compile_kernels.PACKAGED.parent / "source"
+    shutil.copytree(load_or_compile_kernels.SOURCE, changed)
     (changed / "native.cpp").write_text("// changed")
-    monkeypatch.setattr(build, "SOURCE", changed)
-    with pytest.raises(build.NativeUnavailableError, match=r"^no C\+\+ compiler found"):
-        build.load_kernels("float")
+    monkeypatch.setattr(load_or_compile_kernels, "SOURCE", changed)
+    with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match=r"^no C\+\+ compiler found"):
+        load_or_compile_kernels.load_kernels("float")
 
 
 @with_kernels
@@ -128,9 +128,9 @@ def test_kernels_that_others_could_have_written_are_not_loaded(installed: list[P
         elsewhere = installed[0].rename(installed[0].parents[1] / "elsewhere.so")
         installed[0].symlink_to(elsewhere)
     else:
-        (build.PACKAGED if of == "folder" else installed[0]).chmod(0o777)
-    with pytest.raises(build.NativeUnavailableError, match="is writable by, another user"):
-        build.load_kernels("float")
+        (load_or_compile_kernels.PACKAGED if of == "folder" else installed[0]).chmod(0o777)
+    with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match="is writable by, another user"):
+        load_or_compile_kernels.load_kernels("float")
 
 
 @with_kernels
@@ -139,9 +139,9 @@ def test_a_processor_that_can_do_less_gets_no_code_that_it_cannot_run(
 ) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("one file serves all others")
-    monkeypatch.setattr(build, "processor_description", lambda: "flags: sse4_2")
-    with pytest.raises(build.NativeUnavailableError, match=r"^no C\+\+ compiler found"):
-        build.load_kernels("float")
+    monkeypatch.setattr(load_or_compile_kernels, "processor_description", lambda: "flags: sse4_2")
+    with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match=r"^no C\+\+ compiler found"):
+        load_or_compile_kernels.load_kernels("float")
 
 
 @with_kernels

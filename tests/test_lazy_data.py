@@ -20,8 +20,8 @@ import winnow
 from command_line import call
 from winnow.core import ConfigError, DataError, RunError, Selected, stream
 from winnow.data import ClientData, DataSettings, FederatedData, OnDemand, federate, load
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.stack import LazyTensorData, TensorData
 from winnow.learn.stack import flat_client_data as stack_data
 from world import blobs, experiment
@@ -85,6 +85,15 @@ def test_clients_on_demand_learn_what_clients_in_memory_learn(execution: str, al
     sets = (f"engine.execution={execution}", "data.partition.name=dirichlet")
     here = course(*sets, dataset=blobs(), algorithm=algorithm)
     assert same(course(*sets, dataset=on_demand(spread(*sets)), algorithm=algorithm), here)
+
+
+def test_noise_in_profiles_by_class_is_the_same_whether_samples_are_in_memory_or_not() -> None:
+    sets = (
+        "data.partition.name=dirichlet",
+        "select.profile_comparison={name='noisy', clip=5.0, noise_multiplier=0.01}",
+    )
+    here = course(*sets, dataset=blobs(), algorithm="fedprof-by-class")
+    assert same(course(*sets, dataset=on_demand(spread(*sets[:1])), algorithm="fedprof-by-class"), here)
 
 
 def test_the_reference_may_be_with_clients() -> None:

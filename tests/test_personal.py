@@ -32,8 +32,8 @@ from winnow.core import (
     stream,
 )
 from winnow.data import DataSet, DataSettings, federate
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.client_store import ClientStore
 from winnow.learn.metrics import METRICS
 from winnow.learn.model_evaluator import ModelEvaluator

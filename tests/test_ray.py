@@ -16,8 +16,8 @@ import torch
 
 from winnow.config.plugins import load_plugins
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.stack.user_training import OwnBatch, OwnStep, StepFunction
 from winnow.simulate import RayWorkers, WorkerPool
 from world import blobs, experiment, prepared

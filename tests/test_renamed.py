@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from winnow.config.renamed import ALGORITHMS, CHOICES, KEYS
+from winnow.config.renamed_settings import ALGORITHMS, CHOICES, KEYS
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import settings_classes

@@ -23,8 +23,8 @@ from winnow.core import (
     Task,
     Until,
 )
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.privacy.secagg.interrupted_session import SessionRecord
 from winnow.privacy.secagg.mask_keeper import MaskKeeper

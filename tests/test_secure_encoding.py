@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from winnow.core import ConfigError
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.scalar_quantisation import FINE_STEP, WIDE_STEP, ScalarQuantisation
-from winnow.privacy.secagg.update_encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import (
     TensorSpec,
     UpdateLayout,

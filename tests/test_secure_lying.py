@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from winnow.core import Failure, Outcome, Reply, Task, stream, wrap
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.interrupted_session import close_statement
 from winnow.privacy.secagg.mask_keeper import MaskKeeper, SeedDeposit
@@ -45,7 +45,7 @@ from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
-from winnow.privacy.secagg.update_encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout
 
 CLIENTS = 6

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parties import AUTHORITY, Session, random_vector, terms
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg import pairwise_client as module
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError

@@ -27,11 +27,11 @@ from winnow.core import (
     VirtualClock,
     Work,
 )
-from winnow.experiment.build import prepare_run
+from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.run import run_experiment
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.training_setup import RunInputs
 from winnow.fleet import Devices, ExponentialTimes, Fleet, TimeTrace
-from winnow.fleet.response_time_world import TableFleet
+from winnow.fleet.response_time_model import TableFleet
 from winnow.runs import summarise, with_communication_cost
 from winnow.runs.event_log import encode_event
 from winnow.simulate import SimulatedFederation

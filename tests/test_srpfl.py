@@ -12,8 +12,8 @@ from one_point import ByHand, played, ready, vector
 from selecting import people, selection_context, trained
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RoundFinished, Scored, Selected
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.algorithms.srpfl import DoublingSelector
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector

@@ -12,9 +12,9 @@ from torch import nn
 
 from cohort_training import train
 from winnow.core import RoundFinished
-from winnow.experiment import build
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment import build_simulation
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import (
@@ -176,7 +176,7 @@ def test_a_cohort_that_does_not_fit_is_trained_in_chunks(
 
     together = run()
     assert together.experiment.engine.chunk is None
-    monkeypatch.setattr(build, "clients_that_fit", lambda *_: 2)
+    monkeypatch.setattr(build_simulation, "clients_that_fit", lambda *_: 2)
     apart, again, asked = run(), run(), run("engine.chunk=2")
     assert apart.experiment.engine.chunk == 2
     for name, tensor in apart.training.model.items():

@@ -29,12 +29,13 @@ from winnow.learn.stack import (
     choose_execution,
     model_state,
 )
-from winnow.learn.stack.native import build
+from winnow.learn.stack.native import load_or_compile_kernels
 
 CROSS_ENTROPY = LOSSES["cross-entropy"]
 
 pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in build.COMPILERS), reason="there is no C++ compiler on this machine"
+    not any(shutil.which(name) for name in load_or_compile_kernels.COMPILERS),
+    reason="there is no C++ compiler on this machine",
 )
 
 
@@ -333,9 +334,9 @@ print(execution.name, "|", execution.notice)
 BUILD = """
 import sys
 from pathlib import Path
-from winnow.learn.stack.native import build
-build.SOURCE = Path(sys.argv[1])
-print({library.answer() for library in build.load_kernels("float").libraries.values()})
+from winnow.learn.stack.native import load_or_compile_kernels
+load_or_compile_kernels.SOURCE = Path(sys.argv[1])
+print({library.answer() for library in load_or_compile_kernels.load_kernels("float").libraries.values()})
 """
 
 
@@ -373,35 +374,35 @@ def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder and a small source; nothing of this stays loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "SOURCE", small_source(tmp_path))
-    monkeypatch.setattr(build, "load_kernels", build.load_kernels.__wrapped__)
+    monkeypatch.setattr(load_or_compile_kernels, "SOURCE", small_source(tmp_path))
+    monkeypatch.setattr(load_or_compile_kernels, "load_kernels", load_or_compile_kernels.load_kernels.__wrapped__)
     return tmp_path / "winnow" / "native"
 
 
 def test_it_is_built_once(fresh_cache: Path) -> None:
-    assert [build.load_kernels("float").newly_built for _ in range(2)] == [True, False]
+    assert [load_or_compile_kernels.load_kernels("float").newly_built for _ in range(2)] == [True, False]
 
 
 def test_a_failed_build_is_one_line_and_leaves_nothing(fresh_cache: Path) -> None:
-    (build.SOURCE / "native.cpp").write_text("no code\n at all")
-    with pytest.raises(build.NativeUnavailableError, match="failed: ") as caught:
-        build.load_kernels("float")
+    (load_or_compile_kernels.SOURCE / "native.cpp").write_text("no code\n at all")
+    with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match="failed: ") as caught:
+        load_or_compile_kernels.load_kernels("float")
     assert "\n" not in str(caught.value)
     assert list(fresh_cache.iterdir()) == []
 
 
 def test_a_damaged_library_is_built_again(fresh_cache: Path) -> None:
-    python(BUILD, str(build.SOURCE), XDG_CACHE_HOME=str(fresh_cache.parents[1])).communicate()
+    python(BUILD, str(load_or_compile_kernels.SOURCE), XDG_CACHE_HOME=str(fresh_cache.parents[1])).communicate()
     for library in fresh_cache.iterdir():
         library.write_bytes(b"no library")
-    rebuilt = build.load_kernels("float")
+    rebuilt = load_or_compile_kernels.load_kernels("float")
     assert rebuilt.newly_built
     assert {library.answer() for library in rebuilt.libraries.values()} == {42}
 
 
 @pytest.mark.parametrize("of", ["folder", "file"])
 def test_code_that_others_could_have_written_is_not_loaded(fresh_cache: Path, of: str) -> None:
-    build.load_kernels("float")
+    load_or_compile_kernels.load_kernels("float")
     (fresh_cache if of == "folder" else next(fresh_cache.iterdir())).chmod(0o777)
-    with pytest.raises(build.NativeUnavailableError, match="is writable by, another user"):
-        build.load_kernels("float")
+    with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match="is writable by, another user"):
+        load_or_compile_kernels.load_kernels("float")

@@ -12,8 +12,8 @@ from torch import nn
 from textbook import State, samples
 from winnow.core import Outcome, Rejected, Reply, RoundFinished, Scored, Selected, Task, stream
 from winnow.data import DataConditions
-from winnow.experiment.build import PreparedRun, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import HANDLERS
 from winnow.learn.representation_profile import Profile, divergence

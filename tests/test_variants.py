@@ -8,7 +8,7 @@ import pytest
 import winnow
 from command_line import call, write_tiny
 from winnow.config.resolve import resolve
-from winnow.experiment.compare import all_algorithms_grid
+from winnow.experiment.comparison import all_algorithms_grid
 from winnow.runs import RunFolder
 
 VARIANT = """

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from winnow.core import AnyEvent, ConfigError, ModelError, Outcome, Reply, RoundFinished, SiteError, Task, WinnowError
 from winnow.simulate import ForkedWorkers, WorkerPool, handle_in_chunks
 from winnow.simulate.cohort_chunks import assign_chunks, split_cohort
-from winnow.simulate.pickling import PickledValue, pack, unpack
+from winnow.simulate.out_of_band_pickling import PickledValue, pack, unpack
 from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerLost, WorkerReady
 from world import experiment, prepared
 
@@ -97,8 +97,8 @@ class TestRuns:
                 super().__init__(*layers)
 
         def trained(*sets: str) -> dict:
-            from winnow.experiment.build import prepare_run
-            from winnow.experiment.setup import RunInputs
+            from winnow.experiment.build_simulation import prepare_run
+            from winnow.experiment.training_setup import RunInputs
             from world import blobs
 
             torch.manual_seed(0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import stream
-from winnow.experiment.build import PreparedRun
+from winnow.experiment.build_simulation import PreparedRun
 
 State = dict[str, Tensor]
 Term = Callable[[str, Tensor], Tensor]

@@ -14,7 +14,7 @@ import tomli_w
 
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.local_federation import free_port, start_process
-from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
 DATA = "numbers"

@@ -18,7 +18,7 @@ from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout
 
 BITS, BOUND = 8, 0.05

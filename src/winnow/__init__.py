@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from winnow.core import WinnowError
     from winnow.data import OnDemand
     from winnow.deploy.client.connection import Connection, connect
-    from winnow.experiment.compare import Comparison
+    from winnow.experiment.comparison import Comparison
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
     from winnow.experiment.saved_model import SavedModel
@@ -42,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "Algorithm": "winnow.learn.algorithm",
-    "Comparison": "winnow.experiment.compare",
+    "Comparison": "winnow.experiment.comparison",
     "Connection": "winnow.deploy.client.connection",
     "Metric": "winnow.learn.metrics",
     "OnDemand": "winnow.data",
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
     if name == "data":
         return import_module("winnow.data")
     if name == "__version__":
-        return import_module("winnow.core.distribution").installed_version()
+        return import_module("winnow.core.installed_package").installed_version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name == "conduct":

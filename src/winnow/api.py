@@ -25,8 +25,8 @@ from winnow.data.client_files import count_clients
 from winnow.data.dataframe_adapters import as_table
 from winnow.data.file_formats import name_from_file, own_file_type
 from winnow.data.known_sets import KNOWN_SETS
-from winnow.data.own_data import MapStyleDataset, OwnData, read_torch
-from winnow.experiment.compare import (
+from winnow.data.user_data import MapStyleDataset, OwnData, read_torch
+from winnow.experiment.comparison import (
     DEFAULT_ALGORITHMS,
     Comparison,
     experiment_grid,
@@ -38,7 +38,7 @@ from winnow.experiment.execution_context import current_context
 from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.saved_model import load_model
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.estimators import is_estimator
 from winnow.learn.metrics import Metric, own_metric

@@ -33,9 +33,9 @@ from winnow.config.resolve import resolve
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.connection import connect
 from winnow.deploy.client.local_federation import free_port
-from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
-from winnow.experiment.build import data_settings_for
+from winnow.experiment.build_simulation import data_settings_for
 
 SETTINGS = ["data.clients=9", "engine.execution=loop", "select.fraction=0.5", "local.epochs=1"]
 """A job whose rounds take a fraction of a second: what is measured is the interruption."""

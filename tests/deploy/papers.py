@@ -11,7 +11,7 @@ from winnow.deploy.trust.audit_chain import AuditLogOwner
 from winnow.deploy.trust.audit_log import AuditStore, verify_audit_log
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Role, utc_now
-from winnow.deploy.trust.project import Project
+from winnow.deploy.trust.project_file import Project
 from winnow.deploy.trust.provisioning import open_provisioner
 
 PARTIES: Mapping[str, Any] = {

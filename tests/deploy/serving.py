@@ -24,7 +24,7 @@ from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.server.app import WinnowServer
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.project import Project
+from winnow.deploy.trust.project_file import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_transfer import upload_blob

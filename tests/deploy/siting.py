@@ -23,7 +23,7 @@ from winnow.deploy.site.agent import Agent
 from winnow.deploy.site.config import load_config
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.trust.project import Project
+from winnow.deploy.trust.project_file import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size

@@ -23,7 +23,7 @@ from winnow.deploy.client import local_federation as local
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
 from winnow.experiment.run import run_experiment
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.training_setup import RunInputs
 from winnow.runs import EvaluationRecord
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]

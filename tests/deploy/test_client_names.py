@@ -14,7 +14,7 @@ from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.jobs.client_names import client_names
 from winnow.deploy.jobs.deployed_run import DeployedRun
 from winnow.deploy.jobs.ipc_messages import JobSite, StartJob
-from winnow.deploy.jobs.local_data import load_site_data
+from winnow.deploy.jobs.party_data import load_site_data
 from winnow.deploy.jobs.snapshot_file import save_snapshot
 from winnow.deploy.wire.messages import DataDescription
 from winnow.runs import RunView

@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from winnow.cli.app import app
-from winnow.learn.stack.native.build import COMPILERS
+from winnow.learn.stack.native.load_or_compile_kernels import COMPILERS
 
 FOLDER = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((FOLDER / "systemd").glob("*.service"))

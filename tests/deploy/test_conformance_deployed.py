@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent
 from winnow.data import ClientData, Preprocessing, federate
-from winnow.deploy.jobs.local_data import SiteData
-from winnow.experiment.build import data_settings_for, prepare_run
-from winnow.experiment.setup import RunInputs
+from winnow.deploy.jobs.party_data import SiteData
+from winnow.experiment.build_simulation import data_settings_for, prepare_run
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment

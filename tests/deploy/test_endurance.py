@@ -11,7 +11,7 @@ from bench.deploy.exchange import mean_after, write_program
 from bench.deploy.world import rss, uses_torch, world
 from broker import Broker
 
-from winnow.deploy.jobs import array_files
+from winnow.deploy.jobs import lazy_array_loading
 from winnow.deploy.jobs.ipc_messages import JobFinished
 from winnow.deploy.wire.safetensors_files import StoredArrays
 
@@ -63,7 +63,7 @@ def test_a_workflow_of_plain_arrays_loads_torch_neither_at_the_server_nor_at_sit
 
 def test_arrays_that_stay_in_files_give_the_same_mean(tmp_path: Path) -> None:
     """More than what is read into memory at once, over two rounds: tasks, replies, and what a round has made."""
-    floats = array_files.MAX_IN_MEMORY_BYTES // 4 // 3
+    floats = lazy_array_loading.MAX_IN_MEMORY_BYTES // 4 // 3
     program = write_program(tmp_path, arrays=4, length=floats, rounds=2).read_text()
     broker = run_program(program, tmp_path, 3)
     assert broker.checkpoint is not None

@@ -18,11 +18,11 @@ from winnow.core import Failure, Outcome, Reply, Task, wrap
 from winnow.data import ClientData
 from winnow.data.federate import split_local_tests
 from winnow.deploy.client.download import write_run_folder
-from winnow.deploy.jobs.local_data import SiteData
+from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.trust.policy_rules import read_policy
 from winnow.deploy.trust.site_policy import SitePolicy
-from winnow.experiment.setup import DEFAULT_INPUTS
+from winnow.experiment.training_setup import DEFAULT_INPUTS
 from winnow.learn.handlers import PersonalEvaluationSettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder

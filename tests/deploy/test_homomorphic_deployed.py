@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
 from winnow.deploy.jobs.ipc_messages import DispatchTask, JobFinished, TaskResult
-from winnow.experiment.build import prepare_run
+from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.run import run_experiment
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.training_setup import RunInputs
 from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 

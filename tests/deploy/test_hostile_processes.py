@@ -15,7 +15,7 @@ from test_jobs_federation import ScriptedChannel, ask, federation
 from test_site_process import AGENT
 
 from winnow.core import ConfigError, Failure, Reply
-from winnow.core.decode import UnreadableError, from_json, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_json, from_msgpack
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
@@ -249,5 +249,5 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
     refused = [event for event in events if event["kind"] == "rejected"]
     assert {event["client"] for event in refused} == {4, 5}
     assert all({0, 1, 2, 3} <= {*event["aggregated"]} for event in events if event["kind"] == "round_finished")
-    assert sum("at site-3 rejected" in line for line in lines) >= 5
-    assert not any("at site-1 rejected" in line for line in lines)
+    assert sum("reply of site-3, " in line and " rejected: " in line for line in lines) >= 5
+    assert not any("reply of site-1, " in line and " rejected: " in line for line in lines)

@@ -12,9 +12,9 @@ from winnow.data import DataSettings, InputSpec, Preprocessing, load
 from winnow.data.preprocessing import Column
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.jobs.ipc_messages import JobSite
-from winnow.deploy.jobs.local_data import load_server_data, load_site_data
+from winnow.deploy.jobs.measurement_units_check import unit_lines, unlike_columns
+from winnow.deploy.jobs.party_data import load_server_data, load_site_data
 from winnow.deploy.jobs.server_training import common_description
-from winnow.deploy.jobs.units_check import unit_lines, unlike_columns
 from winnow.deploy.server.config import read_config
 from winnow.deploy.site.config import load_config
 from winnow.deploy.wire.messages import DataDescription

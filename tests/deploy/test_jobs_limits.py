@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_conformance_deployed import deployed
 
 from winnow.core import ConfigError, DataError, Failure, Reply, Task
-from winnow.deploy.jobs.bootstrap import redacted_error
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.jobs.error_redaction import redacted_error
 from winnow.deploy.jobs.ipc_messages import RunTask, TaskResult
 from winnow.deploy.jobs.mandatory_filters import ALLOWED_EXTRA_PARTS, mandatory_filters, reject_unchecked_parts
 from winnow.deploy.jobs.task_settings import encode_settings
@@ -24,7 +24,7 @@ from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.profile_by_class import ProfileClasses
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.stack import model_state
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from world import experiment, prepared

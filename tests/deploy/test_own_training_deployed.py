@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import winnow
 from winnow.core import ModelError
-from winnow.deploy.jobs.bootstrap import redacted_error
+from winnow.deploy.jobs.error_redaction import redacted_error
 from winnow.deploy.jobs.ipc_messages import JobFinished
 
 HEAD = """

@@ -17,15 +17,15 @@ from winnow.config.schema import Experiment
 from winnow.core import Assessed, Failure, Outcome, PolicyApplied, Reply, Task, wrap
 from winnow.data import ClientData, Preprocessing
 from winnow.deploy.jobs.evidence_limits import MOVED_BINS, NOT_SHARED, NOT_SIGNED
-from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
+from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.policy_rules import read_policy
 from winnow.deploy.trust.site_policy import SitePolicy
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.reference_source import SummarySettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities

@@ -21,8 +21,8 @@ from winnow.deploy.jobs.ipc_messages import (
     SignRequest,
     SignResponse,
 )
+from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, submission_id, verify_statement
-from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.kit import Kit

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DataError
 
 from winnow.deploy.jobs.bundle_format import write_bundle
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
-from winnow.deploy.server import queries, user_commands
+from winnow.deploy.server import database_reads, user_commands
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.leader_writes import LeaderWrites
-from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.running_job import RunnerError
 from winnow.deploy.wire.atomic_files import blob_of
@@ -196,7 +196,7 @@ def test_the_latest_jobs_are_listed_as_far_as_a_message_goes(world: World, monke
     fitting = user_commands.latest_that_fit([a_state(number, 60_000) for number in range(100)])
     assert fitting[-1].job == "job-99"
     assert MAX_MESSAGE / 2 < len(encode(JobList(jobs=fitting))) <= MAX_MESSAGE
-    monkeypatch.setattr(queries, "MAX_LISTED_JOBS", 2)
+    monkeypatch.setattr(database_reads, "MAX_LISTED_JOBS", 2)
     person = world.person()
     for number in range(3):
         person.submit(f"job-{number}", world.folder, job_config(1, "sites = ['plant-c']"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from winnow.deploy.server import site_control
-from winnow.deploy.server.site_control import SiteControl
+from winnow.deploy.server import site_stop_and_restart
+from winnow.deploy.server.site_stop_and_restart import SiteControl
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import ControlAgent, ControlResult
 
@@ -31,9 +31,9 @@ def answer(control: SiteControl, *, restart: bool, accepted: bool = True) -> Non
 def test_a_late_answer_is_not_taken_for_one_to_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async def both() -> tuple[ControlResult | None, ControlResult | None]:
         control = SiteControl(Hub())  # type: ignore[arg-type]
-        monkeypatch.setattr(site_control, "CONTROL_SECONDS", 0.01)
+        monkeypatch.setattr(site_stop_and_restart, "CONTROL_SECONDS", 0.01)
         first = await control.control("site-1", restart=False)
-        monkeypatch.setattr(site_control, "CONTROL_SECONDS", 60.0)
+        monkeypatch.setattr(site_stop_and_restart, "CONTROL_SECONDS", 60.0)
         second = asyncio.create_task(control.control("site-1", restart=True))
         await asyncio.sleep(0)
         answer(control, restart=False, accepted=False)

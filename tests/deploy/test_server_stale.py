@@ -28,7 +28,7 @@ from winnow.deploy.server import blob_store
 from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.lease import FencedDatabase, Lease
-from winnow.deploy.server.queries import Queries
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.wire.atomic_files import read_chunks
 
 url, folder, file, act = sys.argv[1:]

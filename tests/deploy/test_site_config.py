@@ -11,7 +11,7 @@ from postgres import fresh_database
 
 from winnow.core import ConfigError, DataError
 from winnow.deploy.site.config import Redactor, SiteConfig, load_config, redactor_for
-from winnow.deploy.site.database_query import fetch_rows
+from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.resource_pool import InsufficientResourcesError, ResourcePool, machine_resources
 from winnow.deploy.wire.messages import Resources
 
@@ -139,7 +139,7 @@ def test_a_query_ends_with_its_job(tmp_path: Path) -> None:
     assert time.monotonic() < begun + 60.0
     children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
     assert not any(
-        b"winnow.deploy.site.database_query" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children
+        b"winnow.deploy.site.database_query_export" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children
     )
 
 

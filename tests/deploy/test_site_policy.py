@@ -185,14 +185,14 @@ def test_a_full_disk_fails_tasks_with_a_line_and_nothing_is_lost(
         if full[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    from winnow.deploy.site import import_untrusted, state_store
+    from winnow.deploy.site import state_store, symlink_safe_move
 
-    writing, moving = state_store.SiteStateStore.add_result, import_untrusted._move
-    monkeypatch.setattr(import_untrusted, "_move", lambda *given: (no_room(), moving(*given)))
+    writing, moving = state_store.SiteStateStore.add_result, symlink_safe_move._move
+    monkeypatch.setattr(symlink_safe_move, "_move", lambda *given: (no_room(), moving(*given)))
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task())
         assert "No space left on device" in script.wait(SubmitResult, 1).result.failure
-        monkeypatch.setattr(import_untrusted, "_move", moving)
+        monkeypatch.setattr(symlink_safe_move, "_move", moving)
 
         def add(self: SiteStateStore, made: Any) -> None:
             if full[0]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from winnow.deploy.site.config import load_config
-from winnow.deploy.site.import_untrusted import UntrustedFileError
 from winnow.deploy.site.job_folder import JobFolder
+from winnow.deploy.site.symlink_safe_move import UntrustedFileError
 
 
 @pytest.fixture

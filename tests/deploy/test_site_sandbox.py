@@ -11,9 +11,9 @@ import pytest
 from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task
 
 from winnow.deploy.sandbox import isolation, landlock, seccomp
-from winnow.deploy.sandbox.syscalls import SandboxError
-from winnow.deploy.site.import_untrusted import UntrustedFileError, import_file
+from winnow.deploy.sandbox.linux_syscall_wrappers import SandboxError
 from winnow.deploy.site.job_processes import MAX_LINES_PER_TASK, REDACTED_FAILURE
+from winnow.deploy.site.symlink_safe_move import UntrustedFileError, import_file
 from winnow.deploy.wire.messages import DeployResult, SubmitResult
 
 NUMBERS = count()

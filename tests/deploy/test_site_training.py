@@ -15,11 +15,11 @@ from winnow.config.schema import Experiment
 from winnow.core import Failure, ModelError, Outcome, Reply, Selected, Task, wrap
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.build import prepare_run
-from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
+from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs.event_log import decode_event
 from world import blobs, experiment

@@ -24,7 +24,7 @@ from winnow.deploy.trust.peer_identity import (
     read_certificate,
     utc_now,
 )
-from winnow.deploy.trust.project import ProjectSite
+from winnow.deploy.trust.project_file import ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.trust.revocation_list import RevocationList
 

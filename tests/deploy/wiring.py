@@ -14,8 +14,8 @@ from transport_server import running_server
 
 from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
 from winnow.deploy.trust.peer_identity import Peer, utc_now
-from winnow.deploy.trust.project import ProjectServer as ServerParty
-from winnow.deploy.trust.project import ProjectSite as SiteParty
+from winnow.deploy.trust.project_file import ProjectServer as ServerParty
+from winnow.deploy.trust.project_file import ProjectSite as SiteParty
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError

@@ -18,8 +18,8 @@ from winnow.cli.data import data
 from winnow.cli.explain import explain
 from winnow.cli.export import export
 from winnow.cli.federation.job_commands import abort, clone, download, submit
+from winnow.cli.federation.job_status_and_logs import jobs, logs, status
 from winnow.cli.federation.local import local
-from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
@@ -199,7 +199,7 @@ def _printable(text: object) -> str:
 
 
 def _refuse_renamed_options(arguments: Sequence[str]) -> None:
-    from winnow.config.renamed import OPTIONS
+    from winnow.config.renamed_settings import OPTIONS
 
     for argument in arguments[1:]:
         option = argument.partition("=")[0]

@@ -135,7 +135,7 @@ def _shared_database(kit: Path) -> str | None:
 
 def _is_servers(kit: Path) -> bool:
     """By the kit's description: its certificate may have expired long since."""
-    from winnow.core.decode import UnreadableError, from_json
+    from winnow.core.message_decoding import UnreadableError, from_json
     from winnow.deploy.trust.kit import PARTY_FILE, PartyDescription
 
     try:
@@ -160,7 +160,7 @@ def _owner(log: Path, authority: "Certificate | None") -> "AuditLogOwner | None"
 def _authority(log: Path, ca: Path | None) -> "Certificate | None":
     from winnow.deploy.trust.kit import AUTHORITY_FILE
     from winnow.deploy.trust.peer_identity import read_certificate
-    from winnow.deploy.trust.private_files import read_small
+    from winnow.deploy.trust.private_file_writing import read_small
 
     beside = (log if log.is_dir() else log.parent) / AUTHORITY_FILE
     path = ca or (beside if beside.is_file() else None)

@@ -22,7 +22,7 @@ from winnow.cli.parallel_runs import available_cores, failure_message, run_many,
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.experiment.compare import Comparison
+    from winnow.experiment.comparison import Comparison
     from winnow.experiment.run_pool import RunSpec
 
 DEFAULT_ALGORITHM_NAMES = "fedprof,fedavg-rp"
@@ -72,7 +72,7 @@ def compare(
     from winnow.cli.targets_option import with_targets
 
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
-        from winnow.experiment.compare import open_comparison_folder
+        from winnow.experiment.comparison import open_comparison_folder
         from winnow.experiment.run_folders import claim_folder
 
         changes = with_targets(sets or (), targets, "compare", source)
@@ -104,7 +104,7 @@ def _names(algorithms: str | None, *, every: bool) -> str | None:
 def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]) -> "list[Experiment]":
     """All runs, checked; without names, of every algorithm that the source admits."""
     from winnow.cli.console import say
-    from winnow.experiment.compare import all_algorithms_grid, experiment_grid
+    from winnow.experiment.comparison import all_algorithms_grid, experiment_grid
 
     if algorithms is not None:
         return experiment_grid(source, algorithms=algorithms, seeds=_seeds(seeds), **given)
@@ -115,7 +115,7 @@ def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]
 
 
 def _run_specs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
-    from winnow.experiment.compare import run_folder_path
+    from winnow.experiment.comparison import run_folder_path
     from winnow.experiment.run_pool import RunSpec
 
     return [
@@ -126,7 +126,7 @@ def _run_specs(experiments: "list[Experiment]", folder: Path, resume: bool, data
 def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
     from winnow.cli.console import stdout_console, write_json
     from winnow.cli.render_results import run_record
-    from winnow.experiment.compare import DIFFERENCES_TITLE, WIDE_TERMINAL_COLUMNS
+    from winnow.experiment.comparison import DIFFERENCES_TITLE, WIDE_TERMINAL_COLUMNS
     from winnow.runs import file_names
 
     if not comparison.runs:
@@ -146,7 +146,7 @@ def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
 
 
 def _run(specs: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
-    from winnow.experiment.compare import Comparison
+    from winnow.experiment.comparison import Comparison
     from winnow.runs import RunFolder
 
     failed = run_many(specs, workers, quiet=quiet, skip_incompatible=skip_incompatible)
@@ -176,7 +176,7 @@ def _how_to_resume(folder: Path) -> str:
 def _seeds(text: str) -> int | list[int]:
     """`5` counts, `3,7,11` (or `7,`) lists."""
     from winnow.core import ConfigError
-    from winnow.experiment.compare import split_commas
+    from winnow.experiment.comparison import split_commas
 
     numbers = split_commas(text)
     if not numbers or not all(number.isdecimal() for number in numbers):

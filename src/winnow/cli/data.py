@@ -68,7 +68,7 @@ def split(
     """Split an experiment's data into one folder per site, exactly as its simulation would, to try out a federation."""
     from winnow.config.resolve import resolve
     from winnow.data.split_into_site_folders import split_into_folders
-    from winnow.experiment.build import data_settings_for
+    from winnow.experiment.build_simulation import data_settings_for
 
     experiment = resolve(source, sets=sets or (), seed=seed)
     for dealt in split_into_folders(data_settings_for(experiment), experiment.seed, sites, out, data):

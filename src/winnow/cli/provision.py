@@ -37,7 +37,7 @@ def provision(
     from winnow.cli.console import say
     from winnow.core import ConfigError
     from winnow.deploy.trust.peer_identity import utc_now
-    from winnow.deploy.trust.project import read_project
+    from winnow.deploy.trust.project_file import read_project
     from winnow.deploy.trust.provisioning import is_provisioned, open_provisioner
 
     if renew and revoke:

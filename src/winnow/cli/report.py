@@ -28,7 +28,7 @@ def report(
     """
     from winnow.cli.console import write_json
     from winnow.cli.render_results import open_runs, run_record
-    from winnow.explain.html_report import write_reports
+    from winnow.explain.report_with_privacy import write_reports
     from winnow.runs import file_names
 
     views = [view for folder in runs for view in open_runs(folder)]

@@ -88,7 +88,7 @@ def run(
         from winnow.cli.download_progress import ensure_downloaded
         from winnow.experiment.run import run_experiment
         from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
-        from winnow.experiment.setup import RunInputs
+        from winnow.experiment.training_setup import RunInputs
         from winnow.progress.live_display import Progress
         from winnow.progress.time_breakdown import RoundTimer
 

@@ -40,7 +40,7 @@ def _show_comparisons(views: "list[RunView]") -> None:
     """One table for each experiment and metric."""
     from winnow.cli.console import stdout_console
     from winnow.core.untrusted_text import printable
-    from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS, rendered_comparison
+    from winnow.experiment.comparison import WIDE_TERMINAL_COLUMNS, rendered_comparison
     from winnow.report import comparison_of
 
     experiments: dict[tuple[str, str], list[RunView]] = {}

@@ -5,7 +5,7 @@ import typer
 
 def version() -> None:
     """Print the version."""
-    from winnow.core.distribution import installed_version
+    from winnow.core.installed_package import installed_version
 
     typer.echo(f"winnow {installed_version()}")
 

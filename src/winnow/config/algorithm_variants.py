@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from winnow.config.renamed import ALGORITHMS
+from winnow.config.renamed_settings import ALGORITHMS
 from winnow.core import ConfigError, suggest
 from winnow.learn.algorithm import Recipe
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from winnow.config.renamed import CHOICES, KEYS, now_called, renamed
+from winnow.config.renamed_settings import CHOICES, KEYS, now_called, renamed
 from winnow.config.schema_lookup import members_with_key, section_with_key, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from winnow.core.federation import UNTIL_ALL, Exchange, Federation, Population, Until
     from winnow.core.handler import Filter, Handler, wrap
-    from winnow.core.random import Randomness, derive, stream
+    from winnow.core.random_streams import Randomness, derive, stream
     from winnow.core.settings import Choice, Settings
     from winnow.core.task import NO_COST, NO_WORK, Arrays, Cost, Failure, Outcome, Payload, Reply, Task, Work
     from winnow.core.workflow import Snapshot, Workflow
@@ -107,7 +107,7 @@ _HOMES = {
     ),
     "federation": ("UNTIL_ALL", "Exchange", "Federation", "Population", "Until"),
     "handler": ("Filter", "Handler", "wrap"),
-    "random": ("Randomness", "derive", "stream"),
+    "random_streams": ("Randomness", "derive", "stream"),
     "settings": ("Choice", "Settings"),
     "task": ("NO_COST", "NO_WORK", "Arrays", "Cost", "Failure", "Outcome", "Payload", "Reply", "Task", "Work"),
     "workflow": ("Snapshot", "Workflow"),

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from winnow.core.federation import UNTIL_ALL, Exchange, Federation, Until
-from winnow.core.reported_numbers import numbers_fault
+from winnow.core.reported_number_checks import numbers_fault
 from winnow.core.task import Failure, Outcome, Reply, Task
 from winnow.core.untrusted_text import error_line, one_line
 

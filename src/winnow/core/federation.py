@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.clock import Clock
-from winnow.core.random import Randomness
+from winnow.core.random_streams import Randomness
 from winnow.core.task import Outcome, Task
 
 

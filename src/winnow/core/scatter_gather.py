@@ -14,7 +14,7 @@ from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.core.broadcast_and_relay import broadcast, reject_faulty, relay, wait
 from winnow.core.events import AnyEvent, Rejected, RoundFinished, Selected
 from winnow.core.federation import Federation
-from winnow.core.reported_numbers import MAX_METRIC
+from winnow.core.reported_number_checks import MAX_METRIC
 from winnow.core.task import Arrays, Cost, Outcome, Reply, Task
 from winnow.core.workflow import Snapshot
 

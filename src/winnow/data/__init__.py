@@ -14,7 +14,6 @@ from winnow.data.dominant_class import DominantClass
 from winnow.data.federate import federate
 from winnow.data.load import check_source, load
 from winnow.data.on_demand import OnDemand
-from winnow.data.own_data import apply_settings, from_arrays, from_frame, from_torch
 from winnow.data.partitions import (
     ClassesPerClient,
     Dirichlet,
@@ -26,6 +25,7 @@ from winnow.data.partitions import (
 from winnow.data.preprocessing import InputSpec, Preprocessing
 from winnow.data.settings import DataSettings
 from winnow.data.types import ClientData, ClientsOnDemand, DataConditions, DataSet, Examples, FederatedData
+from winnow.data.user_data import apply_settings, from_arrays, from_frame, from_torch
 
 __all__ = [
     "Blur",

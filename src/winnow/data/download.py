@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
 
 from winnow.core import DataError
-from winnow.data.numeric_text import read_numbers
+from winnow.data.parse_numeric_text import read_numbers
 
 DownloadProgress: TypeAlias = Callable[[int, int | None], None]
 """Told how many bytes have come, of how many (None: unknown)."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, stream
+from winnow.data.client_test_sets import assign_official_tests
 from winnow.data.corruptions import Corruption, ValueRanges
-from winnow.data.local_tests import assign_official_tests
 from winnow.data.on_demand import OnDemand
 from winnow.data.partitions import RowPool
 from winnow.data.settings import DataSettings, RowsOrShare

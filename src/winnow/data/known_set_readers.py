@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from winnow.core import DataError
 from winnow.data import cifar
 from winnow.data.file_formats import plain_or_gzipped, read_bytes
-from winnow.data.numeric_text import read_numbers
+from winnow.data.parse_numeric_text import read_numbers
 from winnow.data.tables import CsvTable, check_columns
 from winnow.data.types import RawDataSet
 

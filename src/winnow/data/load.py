@@ -5,12 +5,12 @@ from pathlib import Path
 from winnow.core import DataError
 from winnow.data.directories import data_directories, fetch_set, find_known_set
 from winnow.data.download import DownloadProgress
-from winnow.data.fitting import known_data_set
+from winnow.data.fit_preprocessing import known_data_set
 from winnow.data.known_sets import KnownSet, known_set
 from winnow.data.on_demand import OnDemand, from_folder
-from winnow.data.own_data import check_own_file, read_own_file
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings
 from winnow.data.types import DataSet
+from winnow.data.user_data import check_own_file, read_own_file
 
 
 def load(

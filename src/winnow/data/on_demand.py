@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError, WinnowError
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
-from winnow.data.fitting import Reading, data_set_of
+from winnow.data.fit_preprocessing import Reading, data_set_of
 from winnow.data.preprocessing import InputSpec, Preprocessing, TargetSpec
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType
 from winnow.data.types import AS_GIVEN, ClientsOnDemand, DataConditions, Examples, FederatedData, Indices

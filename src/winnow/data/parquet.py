@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 from winnow.data.dataframe_adapters import FrameTable
 
 try:

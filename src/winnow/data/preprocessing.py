@@ -1,8 +1,8 @@
 """What turns raw rows into what a model is trained on, and a model's outputs back into labels and units.
 
-It is fitted to the data that a run starts with (`winnow.data.fitting`), stated before the first round, and saved with
-the model as JSON. Raw rows are of one of three kinds: a table with named `columns`, one `array`, or several `inputs` a
-sample, which are packed side by side into one flat array.
+It is fitted to the data that a run starts with (`winnow.data.fit_preprocessing`), stated before the first round, and
+saved with the model as JSON. Raw rows are of one of three kinds: a table with named `columns`, one `array`, or several
+`inputs` a sample, which are packed side by side into one flat array.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.data.dataframe_adapters import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
 

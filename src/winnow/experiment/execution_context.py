@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from winnow.config.schema import Experiment
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import WorkflowSpec
-    from winnow.experiment.setup import RunInputs
+    from winnow.experiment.training_setup import RunInputs
 
 OnEvent: TypeAlias = Callable[[AnyEvent], object]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_card_data import ModelInfo

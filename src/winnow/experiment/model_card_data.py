@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from torch import nn
 
 from winnow.config.schema import Experiment
-from winnow.core.distribution import installed_version
+from winnow.core.installed_package import installed_version
 from winnow.experiment.provenance import Provenance
 from winnow.learn.models import ModelSettings
 from winnow.learn.run_plan import TrainingPlan

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 from winnow.core.untrusted_text import one_line
 from winnow.data.preprocessing import IMAGE_NDIM, Affine, InputSpec, Preprocessing
 from winnow.runs.atomic_write import one_line_errors, write_atomically

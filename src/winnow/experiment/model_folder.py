@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from winnow.core import DataError, ModelError, RunError, Settings
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_card import card_text

@@ -4,6 +4,7 @@ It holds moments by class and how honest clients compare, and no row. The file m
 at first, then its header, then every array's type and shape, and whether it belongs to the model.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.experiment.model_folder import digest_of_state
 from winnow.experiment.model_setup import ModelSetup
@@ -57,7 +58,10 @@ def write_reference_file(
 
     Without a loss that owners can compute, nothing is said of what the model predicts.
     """
-    path = folder / file_names.REFERENCE_SUMMARY
+    path, parameters = folder / file_names.REFERENCE_SUMMARY, digest_of_state(training.best)
+    with suppress(RunError):
+        read_reference_file(folder, parameters)
+        return path  # a finished run is only read
     found = None if training.assessor is None or private else training.assessor.summary_for_owners(training.best)
     if found is None:
         path.unlink(missing_ok=True)  # of fewer rounds, and so of another model
@@ -66,7 +70,7 @@ def write_reference_file(
     known = LOSSES.get(model.loss.name) is model.loss
     header = ReferenceHeader(
         format=1,
-        parameters=digest_of_state(training.best),
+        parameters=parameters,
         layer=model.evidence_layer,
         loss=model.loss.name if known else None,  # type: ignore[arg-type]  # one of those names
         classes=settings.classes,

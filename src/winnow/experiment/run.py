@@ -20,13 +20,13 @@ from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RoundFinished, RunError
 from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label
-from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.provenance import Provenance, provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
-from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
-from winnow.explain.html_report import write_reports, write_run_report
+from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
+from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update_rule import ClientUpdate
@@ -47,7 +47,7 @@ from winnow.runs import (
 from winnow.runs.atomic_write import warn_if_unwritten
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.client_table import read_client_table
-from winnow.runs.metrics_file import row_of
+from winnow.runs.metrics_csv import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
 
 CHECKPOINT_SECONDS = 2.0

@@ -3,7 +3,7 @@
 from winnow.fleet.devices import DeviceFleet, Devices, NormalDistribution
 from winnow.fleet.fleet import DeviceCosts, Fleet
 from winnow.fleet.measured_times import TimeTrace
-from winnow.fleet.response_time_world import ExponentialTimes
+from winnow.fleet.response_time_model import ExponentialTimes
 from winnow.fleet.settings import FleetSettings
 
 __all__ = [

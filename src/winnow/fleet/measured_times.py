@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from winnow.core import DataError
-from winnow.fleet.response_time_world import TableFleet, TimedFleetSettings
+from winnow.fleet.response_time_model import TableFleet, TimedFleetSettings
 from winnow.fleet.settings import MNIST_SAMPLE_BITS
 
 REQUIRED_COLUMNS, OPTIONAL_COLUMN = ("client", "seconds"), "round"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from winnow.core import Choice, Federation, Payload, Randomness, Reply, Task, Until
 from winnow.learn.aggregation import Contribution, Fold, WeightedSum
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.reply_checks import (
     ExpectedReply,

@@ -13,7 +13,7 @@ from winnow.learn.client_update_rule import ClientUpdate
 from winnow.learn.metrics import Metric, by_position, over_all, per_sample
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import Execution, Loss, ModelState, TensorData
-from winnow.learn.stack.local_start import expand_to_clients
+from winnow.learn.stack.local_training_start import expand_to_clients
 from winnow.learn.stack.trainable_state import take_clients
 
 MODEL_BLOCK_BYTES = 1 << 26

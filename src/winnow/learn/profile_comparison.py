@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.profile_by_class import ClassProfile, class_profile_fault, pool_class_profiles
+from winnow.learn.profile_by_class import ClassProfile, class_profile_fault
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
 
 
@@ -53,9 +53,9 @@ class ReferenceProfileBuilder(ABC):
 class ProfileComparison(Choice, AlgorithmPart):
     """A way to compare profiles."""
 
+    exact_counts: ClassVar[bool] = True
+    """Whether profiles by class come with counts as clients have them."""
     name: str
-    compares_classes: ClassVar[bool] = True
-    """Whether it can compare profiles by class, too."""
 
     def profile_bytes(self, plain: int) -> int:
         """What a profile weighs on its way to the server, given what it weighs in the clear."""
@@ -106,4 +106,4 @@ class _PlainReferenceBuilder(ReferenceProfileBuilder):
         parts = [reply.payload["profile"] for reply in replies]
         if self._classes is None:
             return pool_profiles([Profile.of(part) for part in parts], sizes)
-        return pool_class_profiles([ClassProfile.of(part) for part in parts])
+        return ClassProfile.pooled([ClassProfile.of(part) for part in parts])

@@ -33,8 +33,8 @@ from winnow.core import (
 )
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.client_update_rule import TrainSettings
-from winnow.learn.randomness import secure_stream
 from winnow.learn.reply_checks import unexpected_fault
+from winnow.learn.secure_randomness import secure_stream
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm

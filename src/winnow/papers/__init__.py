@@ -2,7 +2,7 @@
 
 from winnow.papers.fedprof import FEDPROF
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.plan import ReproductionPlan, plan_reproduction
+from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
 from winnow.papers.result_lines import (
     DistributionResultLine,
     LinearCaseResultLine,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, suggest
-from winnow.fleet.response_time_world import TimedFleetSettings
+from winnow.fleet.response_time_model import TimedFleetSettings
+from winnow.papers.energy_of_all_selected import wh_of_all_selected
 from winnow.papers.page_blocks import PageBlock
 from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, run_result_line
-from winnow.papers.selected_energy import wh_of_all_selected
 from winnow.runs import RunFolder
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from winnow.config.renamed import ALGORITHMS
+from winnow.config.renamed_settings import ALGORITHMS
 from winnow.core import RunError
 from winnow.report.plot_data import read_plot_data
 from winnow.runs import RunView

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, ConfigError
 from winnow.core.array_spec import is_byte_array
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 from winnow.core.untrusted_text import error_line
 
 Bytes: TypeAlias = NDArray[np.uint8]

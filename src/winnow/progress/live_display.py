@@ -15,7 +15,7 @@ from rich.text import Text
 
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, Evaluated, RoundFinished, Selected
-from winnow.experiment.build import PreparedRun
+from winnow.experiment.build_simulation import PreparedRun
 from winnow.runs import HistoryPoint, PrivacyBudget, read_privacy_budgets
 from winnow.runs.client_table import LatestAssessments
 from winnow.runs.history import RunHistory

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from winnow.core import RoundFinished
-from winnow.experiment.build import PreparedRun
+from winnow.experiment.build_simulation import PreparedRun
 from winnow.learn.stack import LocalTraining, Precision, autocast_context
 
 TRAINING_PASSES = 3

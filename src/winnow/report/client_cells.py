@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.number_format import MISSING
 from winnow.report.tables import Cells

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from winnow.core import Rejected, RunError
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.report import fairness, figures, model_quality, tables
 from winnow.report.client_section import client_quality_section
 from winnow.report.html_page import page

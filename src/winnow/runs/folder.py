@@ -29,8 +29,8 @@ from winnow.runs.digests import LogDigest, digest_of
 from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog, encode_event, json_default
 from winnow.runs.history import RunHistory
-from winnow.runs.label import RunLabel
-from winnow.runs.metrics_file import MetricsFile
+from winnow.runs.metrics_csv import MetricsFile
+from winnow.runs.run_label import RunLabel
 from winnow.runs.verify_files import check_integrity, read_description_files
 from winnow.runs.view import RunView
 

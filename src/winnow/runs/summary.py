@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
-from winnow.core.distribution import installed_version
+from winnow.core.installed_package import installed_version
 from winnow.runs.history import HistoryPoint, RunHistory
-from winnow.runs.label import SCHEMA, RunLabel
 from winnow.runs.privacy_budgets import PrivacyBudget
+from winnow.runs.run_label import SCHEMA, RunLabel
 from winnow.runs.target_crossing import first_crossing, sustained_crossing
 
 JOULES_PER_WH = 3600.0

@@ -18,8 +18,8 @@ import torch
 
 from winnow.core import ConfigError, Handler, Outcome, Task
 from winnow.simulate.cohort_chunks import Indices
+from winnow.simulate.out_of_band_pickling import PickledValue, pack, unpack
 from winnow.simulate.parent_watchdog import exit_with_parent
-from winnow.simulate.pickling import PickledValue, pack, unpack
 from winnow.simulate.shared_memory import SharedMemoryBlock
 from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerFailure, WorkerLost, WorkerReady
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from winnow.core import ConfigError, Handler, Task
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 from winnow.simulate.cohort_chunks import Indices
-from winnow.simulate.pickling import PickledValue, pack, reduce_tensor, unpack
+from winnow.simulate.out_of_band_pickling import PickledValue, pack, reduce_tensor, unpack
 from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerFailure, WorkerLost, WorkerReady
 
 PLUGIN_MODULE_PREFIX = "winnow_plugin_"

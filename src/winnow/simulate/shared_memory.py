@@ -9,7 +9,7 @@ from mmap import mmap
 import numpy as np
 import torch
 
-from winnow.simulate.pickling import Bytes
+from winnow.simulate.out_of_band_pickling import Bytes
 
 ALIGNMENT = 64
 """Where arrays may begin, as torch itself would place them."""

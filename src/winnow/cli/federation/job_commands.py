@@ -45,7 +45,7 @@ def submit(
     from winnow.cli.console import say, stderr_console
     from winnow.core import ConfigError
     from winnow.deploy.client.job_progress import watch_job
-    from winnow.experiment.compare import split_commas
+    from winnow.experiment.comparison import split_commas
 
     if out is not None and not wait:
         raise ConfigError("--out needs --wait: there is no result before the job has ended")

@@ -17,7 +17,7 @@ def requires_deploy_extra(command: Callable[Arguments, Returned]) -> Callable[Ar
     @wraps(command)
     def checked(*arguments: Arguments.args, **options: Arguments.kwargs) -> Returned:
         from winnow.core import ConfigError
-        from winnow.core.distribution import install_command
+        from winnow.core.installed_package import install_command
 
         missing = [name for name in DEPLOY_PACKAGES if find_spec(name) is None]
         if missing:

@@ -20,10 +20,10 @@ from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.signing import sign
-from winnow.experiment.build import data_settings_for
+from winnow.experiment.build_simulation import data_settings_for
 from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
 from winnow.experiment.run_workflow import WorkflowSpec
-from winnow.experiment.setup import RunInputs
+from winnow.experiment.training_setup import RunInputs
 from winnow.learn.collect import Collect
 
 JOB_DATA_KEYS = ("name", "local_test")

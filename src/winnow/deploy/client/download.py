@@ -29,7 +29,7 @@ from winnow.core import (
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
-from winnow.explain.html_report import write_run_report
+from winnow.explain.report_with_privacy import write_run_report
 from winnow.learn.metrics import METRICS, RESERVED_NAMES
 from winnow.runs import EvaluationRecord, RunFolder, RunLabel, file_names
 from winnow.runs.event_log import EventLog

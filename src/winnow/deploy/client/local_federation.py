@@ -21,7 +21,7 @@ from winnow.deploy.client.bundle import JobDescription
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, environment
-from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
 LOCAL_USER = "me"

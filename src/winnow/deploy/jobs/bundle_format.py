@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.core.errors import ConfigError
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.core.split_factory_path import split_factory
 from winnow.core.untrusted_text import one_line
 

@@ -17,13 +17,13 @@ from winnow.core import (
     Snapshot,
     Workflow,
 )
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.data.types import AS_GIVEN
-from winnow.deploy.jobs.array_files import open_arrays
 from winnow.deploy.jobs.client_names import client_names
 from winnow.deploy.jobs.federation import DeployedFederation
 from winnow.deploy.jobs.ipc_messages import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
 from winnow.deploy.jobs.job_clocks import WallClock
+from winnow.deploy.jobs.lazy_array_loading import open_arrays
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest

@@ -19,9 +19,9 @@ from winnow.deploy.jobs.ipc_messages import (
 )
 from winnow.deploy.jobs.job_clocks import DeadlineClock, WallClock
 from winnow.deploy.jobs.parent_channel import ParentChannel
-from winnow.deploy.jobs.settlement import EndedTasks, SettledClients, SettlementTracker
+from winnow.deploy.jobs.round_settlement import EndedTasks, SettledClients, SettlementTracker
 from winnow.deploy.jobs.wire_tasks import WireTaskWriter, outcomes_of
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 
 
 class DeployedFederation:

@@ -1,6 +1,6 @@
 """What a site was asked first under a heading: another question under it is not answered."""
 
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 
 _PREFIX = b"first question\n"

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from winnow.core import WinnowError
-from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 64 << 20

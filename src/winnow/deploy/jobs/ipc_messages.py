@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta
 
 from winnow.deploy.wire.messages import ClientResult, Count, DataDescription, Digest, Name, WireMessage, WireTask
-from winnow.learn.party_identities import UPDATE
+from winnow.learn.party_signing_interface import UPDATE
 
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 """What a column of a database holds."""

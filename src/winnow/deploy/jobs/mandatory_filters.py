@@ -11,7 +11,7 @@ from winnow.learn.client_quality.assess_handler import ASSESS, ROWS
 from winnow.learn.client_quality.evidence import BLOCK_OF
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SUMMARY
 from winnow.learn.handlers import CONFUSION
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.update_filters import TwoSidedFilter, site_filters
 from winnow.privacy.filters.update_vector import is_large
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
-from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
+from winnow.deploy.jobs.error_redaction import redacted_error, set_private_log
 from winnow.deploy.jobs.ipc_messages import (
     CannotRunJob,
     FilterResult,
@@ -26,9 +26,9 @@ from winnow.deploy.jobs.ipc_messages import (
     ToWorker,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.local_data import load_site_data
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
-from winnow.deploy.jobs.parent_channel import StopRequestedError
+from winnow.deploy.jobs.parent_channel import StopRequestedError, open_parent_channel
+from winnow.deploy.jobs.party_data import load_site_data
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.wire.messages import DataDescription
 from winnow.deploy.wire.safetensors_files import StoredArrays

@@ -1,14 +1,17 @@
 """How a job's process receives messages from its parent: in a thread, so that waiting can time out."""
 
 import queue
+import socket
 import threading
 from collections import deque
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from winnow.core import WinnowError
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
+from winnow.deploy.sandbox.seccomp import die_with_parent
 
 Incoming = TypeVar("Incoming", bound=msgspec.Struct)
 MessageType = TypeVar("MessageType", bound=msgspec.Struct)
@@ -56,3 +59,10 @@ class ParentChannel(Generic[Incoming]):
                 self._queue.put(self._channel.receive())
         except (ChannelClosedError, InvalidMessageError):
             self._queue.put(None)
+
+
+def open_parent_channel(descriptor: int, incoming: Any, ends: Any) -> ParentChannel[Any]:
+    """The channel to the parent, over an inherited socket. The process ends with its parent."""
+    with suppress(OSError, AttributeError):  # not on Linux: then it ends when it next listens
+        die_with_parent()
+    return ParentChannel(Channel(socket.socket(fileno=descriptor), incoming), ends=ends)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from winnow.core import AnyEvent
 from winnow.core.scatter_gather import StoringWorkflow
-from winnow.deploy.jobs.bootstrap import LineForwarder, open_parent_channel, run_job
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc_messages import JobFailed, JobFinished, RunnerLogLine, StartJob, StopRunner, ToRunner
-from winnow.deploy.jobs.parent_channel import StopRequestedError
+from winnow.deploy.jobs.parent_channel import StopRequestedError, open_parent_channel
+from winnow.deploy.jobs.run_bundle import LineForwarder, run_job
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import WorkflowSpec
 from winnow.runs import RunLabel, RunView
@@ -21,7 +21,7 @@ from winnow.runs import RunLabel, RunView
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
     from winnow.experiment.run import Result
-    from winnow.experiment.setup import RunInputs
+    from winnow.experiment.training_setup import RunInputs
 
 
 class ServerExecutionContext(ExecutionContext):

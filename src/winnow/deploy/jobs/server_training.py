@@ -13,18 +13,18 @@ from winnow.core import DataError, RunError
 from winnow.data import Examples, Preprocessing
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc_messages import JobSite
-from winnow.deploy.jobs.local_data import load_server_data
-from winnow.deploy.jobs.units_check import unit_lines
+from winnow.deploy.jobs.measurement_units_check import unit_lines
+from winnow.deploy.jobs.party_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
 from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
-from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.experiment.training_setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
-from winnow.learn.randomness import secure_stream
 from winnow.learn.run_plan import TrainingPlan
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.stack import as_tensor
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation

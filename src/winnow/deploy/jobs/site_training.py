@@ -13,9 +13,9 @@ from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, T
 from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.evidence_limits import EvidenceLimits
 from winnow.deploy.jobs.first_questions import FirstQuestions
-from winnow.deploy.jobs.local_data import SiteData
+from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.experiment.training_setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings
@@ -29,10 +29,10 @@ from winnow.learn.handlers import (
     ReferenceEvaluationSettings,
 )
 from winnow.learn.learning_site import LearningSite
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.randomness import secure_stream
+from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, as_tensor
 from winnow.learn.update_filters import site_filters
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from winnow.core import Failure, Filter, Handler, Outcome, Payload, Task, WinnowError, wrap
-from winnow.deploy.jobs.array_files import MAX_IN_MEMORY_BYTES, open_arrays, open_parts
-from winnow.deploy.jobs.bootstrap import redacted_error
+from winnow.deploy.jobs.error_redaction import redacted_error
 from winnow.deploy.jobs.ipc_messages import RunTask, TaskResult
+from winnow.deploy.jobs.lazy_array_loading import MAX_IN_MEMORY_BYTES, open_arrays, open_parts
 from winnow.deploy.jobs.task_settings import decode_settings
 from winnow.deploy.wire.messages import ClientResult, WireTask
 from winnow.deploy.wire.safetensors_files import write_parts

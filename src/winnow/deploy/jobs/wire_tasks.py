@@ -7,7 +7,7 @@ from typing import Any
 
 from winnow.core import Arrays, Cost, Failure, Outcome, Reply, Task, WinnowError
 from winnow.core.untrusted_text import error_line, one_line
-from winnow.deploy.jobs.array_files import open_parts
+from winnow.deploy.jobs.lazy_array_loading import open_parts
 from winnow.deploy.jobs.task_settings import encode_settings
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import Blob, ClientResult, WireTask

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from winnow.core import AnyEvent, Population
-from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, run_job, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.deployed_run import OnEvent
+from winnow.deploy.jobs.error_redaction import redacted_error, set_private_log
 from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
@@ -25,19 +25,20 @@ from winnow.deploy.jobs.ipc_messages import (
     ToWorker,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.local_data import SiteData, load_site_data
-from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
+from winnow.deploy.jobs.measurement_units_check import site_lines, unlike_columns
+from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError, open_parent_channel
+from winnow.deploy.jobs.party_data import SiteData, load_site_data
+from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
+from winnow.deploy.jobs.run_bundle import run_job
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
-from winnow.deploy.jobs.units_check import site_lines, unlike_columns
-from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
     from winnow.experiment.run import Result
-    from winnow.experiment.setup import RunInputs
+    from winnow.experiment.training_setup import RunInputs
 
 
 class SiteExecutionContext(ExecutionContext):

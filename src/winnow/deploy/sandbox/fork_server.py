@@ -23,7 +23,7 @@ from winnow.deploy.sandbox.seccomp import die_with_parent
 
 PRELOADED_MODULES = (
     "winnow.deploy.jobs.site_training",
-    "winnow.deploy.jobs.bootstrap",
+    "winnow.deploy.jobs.run_bundle",
     "winnow.experiment.run_workflow",
     "winnow.config.resolve",
     "winnow.experiment.run",
@@ -146,7 +146,7 @@ def main() -> None:
 
 def _compile() -> None:
     """Load the compiled kernels, which each process would otherwise load for itself."""
-    from winnow.learn.stack.native.build import NativeUnavailableError, load_kernels, native_disabled  # noqa: PLC0415 - it needs torch
+    from winnow.learn.stack.native.load_or_compile_kernels import NativeUnavailableError, load_kernels, native_disabled  # noqa: PLC0415 - it needs torch
 
     with suppress(NativeUnavailableError):
         if not native_disabled():

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from winnow.deploy.sandbox import landlock, seccomp
-from winnow.deploy.sandbox.syscalls import SandboxError, drop_capabilities, machine
+from winnow.deploy.sandbox.linux_syscall_wrappers import SandboxError, drop_capabilities, machine
 
 MB = 1 << 20
 LIBRARY_MEMORY_MB = 512

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from winnow.deploy.sandbox.syscalls import syscall
+from winnow.deploy.sandbox.linux_syscall_wrappers import syscall
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG = 1

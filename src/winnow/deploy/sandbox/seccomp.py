@@ -14,7 +14,7 @@ import signal
 import struct
 from collections.abc import Sequence
 
-from winnow.deploy.sandbox.syscalls import (
+from winnow.deploy.sandbox.linux_syscall_wrappers import (
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,

@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from winnow.core import ConfigError
-from winnow.core.distribution import installed_version
+from winnow.core.installed_package import installed_version
 from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.job_logs import AuditWriter
 from winnow.deploy.server.job_submission import ServerTrust
 from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.leader_services import ServerResources
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
-from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.request_router import RequestRouter
 from winnow.deploy.server.warm_runner import WarmRunner
 from winnow.deploy.trust.audit_log import AuditLog
@@ -32,7 +32,7 @@ from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, peer_identifier
-from winnow.deploy.trust.private_files import make_private_folder, restrict_umask
+from winnow.deploy.trust.private_file_writing import make_private_folder, restrict_umask
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.server_policy import watch_server_policy
 from winnow.deploy.trust.watched_file import WatchedFile

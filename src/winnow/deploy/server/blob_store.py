@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from winnow.core import WinnowError
 from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.tables import BlobChunkRow, BlobRow
-from winnow.deploy.trust.private_files import sync_folder
+from winnow.deploy.trust.private_file_writing import sync_folder
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of, read_chunks, replace_atomically, wire_errors
 from winnow.deploy.wire.messages import Blob
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from winnow.deploy.server.blob_store import BlobStore
 from winnow.deploy.server.config import ServerLimits
-from winnow.deploy.server.reply_inboxes import MB, ReplyInboxes
+from winnow.deploy.server.reply_blob_folders import MB, ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.atomic_files import read_chunks

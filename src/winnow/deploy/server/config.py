@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from winnow.config.renamed import SERVER_KEYS, old_key
+from winnow.config.renamed_settings import SERVER_KEYS, old_key
 from winnow.core import ConfigError, Settings
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 

@@ -14,17 +14,17 @@ from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.blob_transfers import UPLOAD_EXPIRY_SECONDS, BlobTransfers
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.job_logs import AuditWriter, JobLogs
 from winnow.deploy.server.job_spec import JobSpec, read_job_spec
 from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import FAILED, RUNNING, LeaderWrites
 from winnow.deploy.server.lease import FencedDatabase
-from winnow.deploy.server.queries import Queries
-from winnow.deploy.server.reply_inboxes import ReplyInboxes
+from winnow.deploy.server.reply_blob_folders import ReplyInboxes
 from winnow.deploy.server.scheduler import Scheduler
-from winnow.deploy.server.site_control import SiteControl
 from winnow.deploy.server.site_hub import SiteHub
+from winnow.deploy.server.site_stop_and_restart import SiteControl
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.server.task_exchange import TaskExchange
 from winnow.deploy.server.user_commands import UserCommands

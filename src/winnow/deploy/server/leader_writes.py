@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
 from winnow.deploy.jobs.ipc_messages import JobSite
-from winnow.deploy.server.integrity import first_digest, next_digest
 from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.sanitise_text import printable_line, without_nul
+from winnow.deploy.server.stored_record_integrity import first_digest, next_digest
 from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Blob, DataDescription, Hello

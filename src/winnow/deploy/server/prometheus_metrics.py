@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from winnow.core import ConfigError
-from winnow.deploy.server.queries import Queries
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.request_router import RequestRouter
 
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.leader_services import Leader
 from winnow.deploy.server.lease import Lease
-from winnow.deploy.server.queries import Queries
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (

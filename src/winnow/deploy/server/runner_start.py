@@ -10,9 +10,9 @@ from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.jobs.ipc_messages import JobSite, StartJob
 from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
-from winnow.deploy.server.integrity import verified_chunks
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.runner_process_handle import RUNNER_LOG, RunnerProcess
+from winnow.deploy.server.stored_record_integrity import verified_chunks
 from winnow.deploy.wire.messages import Blob
 
 OPEN_FILES = 1 << 16

@@ -24,13 +24,13 @@ from winnow.deploy.jobs.ipc_messages import (
     StopRunner,
     WithdrawTasks,
 )
-from winnow.deploy.server.integrity import DamagedRecordsError
 from winnow.deploy.server.job_logs import MAX_METRICS, bounded_metrics
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import SERVER_SOURCE, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.runner_process_handle import RUNNER_LOG, RunnerProcess
 from winnow.deploy.server.runner_start import RunnerError, SandboxUnavailableError, prepare_start
+from winnow.deploy.server.stored_record_integrity import DamagedRecordsError
 from winnow.deploy.wire.messages import EVENT_KIND, Blob, ClientResult, Settle
 
 log = logging.getLogger(__name__)

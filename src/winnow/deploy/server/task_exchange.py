@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from winnow.deploy.server.job_logs import JobLogs
-from winnow.deploy.server.reply_inboxes import ReplyInboxes
+from winnow.deploy.server.reply_blob_folders import ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.server.site_job_state import Participation, reply_digest
 from winnow.deploy.server.site_sessions import SiteSession

@@ -9,14 +9,14 @@ import msgspec
 
 from winnow.core import WinnowError
 from winnow.deploy.server.blob_transfers import BlobTransfers
+from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
 from winnow.deploy.server.leader_writes import ENDED, RUNNING
 from winnow.deploy.server.lease import LeaseLostError
-from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.scheduler import Scheduler
-from winnow.deploy.server.site_control import SiteControl
 from winnow.deploy.server.site_hub import SiteHub
+from winnow.deploy.server.site_stop_and_restart import SiteControl
 from winnow.deploy.server.tables import SiteRow
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.server_policy import NO_TARGET, Command, CommandTarget, allows

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 PRELOADED_MODULES = (
     "winnow.deploy.jobs.server_training",
-    "winnow.deploy.jobs.bootstrap",
+    "winnow.deploy.jobs.run_bundle",
     "winnow.experiment.run_workflow",
     "winnow.config.resolve",
     "winnow.experiment.run",

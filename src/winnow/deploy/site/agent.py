@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from winnow.core.distribution import installed_version
 from winnow.core.errors import WinnowError
+from winnow.core.installed_package import installed_version
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
-from winnow.deploy.sandbox.syscalls import drop_code_pages
+from winnow.deploy.sandbox.linux_syscall_wrappers import drop_code_pages
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig, redactor_for
-from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.hosted_job import HostedJob
-from winnow.deploy.site.outbound import Uplink
+from winnow.deploy.site.outbound_messages import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
+from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.kit import Kit

@@ -13,7 +13,7 @@ from winnow.deploy.site.agent import Agent, connect_to_leader
 from winnow.deploy.site.config import load_config
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy_rules import POLICY_FILE
-from winnow.deploy.trust.private_files import restrict_umask
+from winnow.deploy.trust.private_file_writing import restrict_umask
 from winnow.deploy.wire.malloc_tuning import tune_malloc
 
 log = logging.getLogger(__name__)

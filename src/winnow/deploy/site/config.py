@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from winnow.config.renamed import SITE_KEYS, old_key
+from winnow.config.renamed_settings import SITE_KEYS, old_key
 from winnow.core.errors import ConfigError
 from winnow.deploy.site import resource_pool
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS

@@ -8,9 +8,9 @@ from threading import Thread
 from typing import TypeAlias
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.job_processes import JobProcesses, JobStoppedError
 from winnow.deploy.site.job_setup import JobSetup, PreparedJob
+from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.wire.errors import UnreachableError, one_line
 from winnow.deploy.wire.messages import AssignTask, ClientResult, DeployJob, Settle, WireTask
 from winnow.deploy.wire.task_digest import compute_task_id

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.deploy.site.import_untrusted import UntrustedFileError, import_file
+from winnow.deploy.site.symlink_safe_move import UntrustedFileError, import_file
 from winnow.deploy.wire.messages import WireTask
 
 RESULTS_FOLDER = "results"

@@ -32,8 +32,8 @@ from winnow.deploy.jobs.ipc_messages import (
     WorkerLogLine,
 )
 from winnow.deploy.site.admission_control import AdmissionTerms
-from winnow.deploy.site.import_untrusted import import_file
 from winnow.deploy.site.process_spec import ProcessSpec
+from winnow.deploy.site.symlink_safe_move import import_file
 from winnow.deploy.site.worker_process_handle import WorkerExitedError, WorkerProcess
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import ClientResult, DataDescription

@@ -9,12 +9,12 @@ from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bund
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms
-from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.data_fingerprint import DataFingerprint
-from winnow.deploy.site.database_query import fetch_rows
+from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
 from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
+from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.blob_folder import BlobFolder

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc_messages import RunTask, TaskResult
-from winnow.deploy.site.context import SiteContext
-from winnow.deploy.site.import_untrusted import import_file
 from winnow.deploy.site.job_folder import result_file_name
 from winnow.deploy.site.job_processes import JobProcesses, JobStoppedError
 from winnow.deploy.site.peer_encryption import PeerMessageCipher
+from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import StoredResult
+from winnow.deploy.site.symlink_safe_move import import_file
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import UnreachableError, one_line

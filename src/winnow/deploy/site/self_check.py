@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
-from winnow.core.listing import listed
-from winnow.deploy.jobs.local_data import SiteData, columns_to_state, load_site_data
+from winnow.core.join_names import listed
+from winnow.deploy.jobs.party_data import SiteData, columns_to_state, load_site_data
 from winnow.deploy.sandbox.isolation import MB, sandbox_unavailable_reason
 from winnow.deploy.site.agent import connect_to_leader, hello_of
 from winnow.deploy.site.config import DataSource, SiteConfig, load_config
-from winnow.deploy.site.database_query import fetch_rows
+from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy_rules import ANY, POLICY_FILE, matches
 from winnow.deploy.trust.site_policy import JobRule, SitePolicy, read_site_policy

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.trust.private_files import make_private_folder
+from winnow.deploy.trust.private_file_writing import make_private_folder
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, deploy BLOB NOT NULL) STRICT;

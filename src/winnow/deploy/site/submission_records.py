@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from winnow.deploy.site.state_database import SiteDatabase
-from winnow.learn.party_identities import UPDATE
+from winnow.learn.party_signing_interface import UPDATE
 
 
 class SubmissionRecords:

@@ -14,7 +14,7 @@ import msgspec
 from cryptography import x509
 from msgspec import Meta
 
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.revocation_list import RevocationList

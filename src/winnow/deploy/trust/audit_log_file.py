@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.deploy.trust.audit_chain import ADOPTED, MAX_UNSIGNED_ENTRIES, AuditEntry, ChainHead
 from winnow.deploy.trust.audit_log import REMEDY, AuditLog, MakeEntry
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.private_files import PRIVATE, read_small, sync_folder, write_bytes_atomically
+from winnow.deploy.trust.private_file_writing import PRIVATE, read_small, sync_folder, write_bytes_atomically
 
 AUDIT_FILE = "audit.jsonl"
 BLOCK = 1 << 16

@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from winnow.deploy.trust.errors import KitError
 from winnow.deploy.trust.peer_identity import PARTY_OID, SEALING_KEY_OID, PartyExtension, read_certificate
-from winnow.deploy.trust.private_files import PRIVATE, read_small, write_bytes_atomically
-from winnow.deploy.trust.project import ProjectPerson, ProjectServer, ProjectSite, is_ip_address
+from winnow.deploy.trust.private_file_writing import PRIVATE, read_small, write_bytes_atomically
+from winnow.deploy.trust.project_file import ProjectPerson, ProjectServer, ProjectSite, is_ip_address
 
 CA_CERTIFICATE_FILE, CA_KEY_FILE = "ca.pem", "ca-key.pem"
 LIFETIME = timedelta(days=3650)

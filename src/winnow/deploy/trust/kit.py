@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.deploy.trust.errors import KitError, TrustError
 from winnow.deploy.trust.peer_identity import (
     PartyKind,
@@ -28,7 +28,7 @@ from winnow.deploy.trust.peer_identity import (
     sealing_key_of,
     utc_now,
 )
-from winnow.deploy.trust.private_files import read_small
+from winnow.deploy.trust.private_file_writing import read_small
 from winnow.deploy.trust.revocation_list import REVOKED_FILE, RevocationList, watch_revocations
 from winnow.deploy.trust.signed_documents import read_document
 from winnow.deploy.trust.watched_file import WatchedFile

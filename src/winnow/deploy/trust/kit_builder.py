@@ -27,8 +27,8 @@ from winnow.deploy.trust.kit import (
     PartyDescription,
     read_manifest,
 )
-from winnow.deploy.trust.private_files import PRIVATE, PUBLIC, sync_folder, write_bytes_atomically
-from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.private_file_writing import PRIVATE, PUBLIC, sync_folder, write_bytes_atomically
+from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.signed_documents import sign_document
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
-from winnow.core.decode import from_json
+from winnow.core.message_decoding import from_json
 from winnow.deploy.trust.errors import IdentityError
 
 PartyKind: TypeAlias = Literal["server", "site", "person"]

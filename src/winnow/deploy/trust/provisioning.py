@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 
 from winnow.core import suggest
-from winnow.core.decode import UnreadableError, from_json
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.deploy.trust.certificate_authority import CA_CERTIFICATE_FILE, CertificateAuthority
 from winnow.deploy.trust.errors import KitError
 from winnow.deploy.trust.kit_builder import build_kit, install_kit, update_endpoints
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.trust.private_files import hold_lock_file, read_small, write_bytes_atomically
-from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.private_file_writing import hold_lock_file, read_small, write_bytes_atomically
+from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.revocation_list import REVOKED_FILE, RevocationList
 
 ISSUED_FILE = "issued.json"

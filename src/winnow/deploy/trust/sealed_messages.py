@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from winnow.core.decode import from_msgpack
+from winnow.core.message_decoding import from_msgpack
 from winnow.deploy.trust.errors import IdentityError, SealedMessageError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, check_certificate, read_certificate, sealing_key_of, utc_now

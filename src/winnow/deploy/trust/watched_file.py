@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Generic, TypeAlias, TypeVar
 
 from winnow.deploy.trust.errors import TrustError
-from winnow.deploy.trust.private_files import read_small
+from winnow.deploy.trust.private_file_writing import read_small
 
 T = TypeVar("T")
 Stamp: TypeAlias = tuple[int, int, int] | None

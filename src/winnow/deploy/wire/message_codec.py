@@ -4,7 +4,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import Request, Response, WireMessage
 

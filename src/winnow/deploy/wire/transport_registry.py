@@ -35,7 +35,7 @@ def _grpc() -> TransportFactory:
 
 
 def _memory() -> TransportFactory:
-    from winnow.deploy.wire.memory_transport import MemoryLink, MemoryServer  # noqa: PLC0415
+    from winnow.deploy.wire.in_memory_transport import MemoryLink, MemoryServer  # noqa: PLC0415
 
     return TransportFactory(link=lambda url, tls, stall: MemoryLink(url, tls, stall=stall), server=MemoryServer)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from winnow.core import UNTIL_ALL, Population, Reply, Until
 from winnow.learn.aggregation import FullAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import reporting_clients, seconds_of
+from winnow.learn.client_loss_requests import reporting_clients, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 

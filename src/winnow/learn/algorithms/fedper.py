@@ -12,7 +12,7 @@ from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.selection import UniformSelector
-from winnow.learn.split import entries_from_layer, entries_matching, last_layer
+from winnow.learn.shared_and_private_parts import entries_from_layer, entries_matching, last_layer
 from winnow.learn.stack import ModelState, StateLayout
 from winnow.learn.tensor_arithmetic import only
 

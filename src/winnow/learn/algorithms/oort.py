@@ -10,7 +10,7 @@ from pydantic import Field
 from winnow.core import Population, Reply, Until
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import (
+from winnow.learn.client_loss_requests import (
     START_LOSS_RMS,
     reported_metric,
     reporting_clients,

@@ -9,7 +9,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import START_LOSS, reported_metric, reporting_clients, request_losses
+from winnow.learn.client_loss_requests import START_LOSS, reported_metric, reporting_clients, request_losses
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
 
 

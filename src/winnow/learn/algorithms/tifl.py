@@ -10,7 +10,7 @@ from pydantic import Field
 from winnow.core import ConfigError, Population, Reply
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
-from winnow.learn.client_losses import START_LOSS, reported_metric, reporting_clients, request_losses, seconds_of
+from winnow.learn.client_loss_requests import START_LOSS, reported_metric, reporting_clients, request_losses, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]

@@ -1,6 +1,6 @@
 """From scores to a verdict and its reason for every client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Literal, TypeAlias
@@ -28,7 +28,8 @@ PLAIN_WORDS = {
     "updates": "updates: far from the others'",
     "contribution": "contribution: the model is better without this client",
 }
-TOO_FEW = "too few samples to tell"
+NO_EVIDENCE = "no evidence so far"
+TOO_LITTLE_POWER = "too few samples, or clients too unlike one another, to tell"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class ClientAssessment:
     """By kind, in units of the alarm."""
 
 
+def no_findings(client: int) -> Sequence[Finding]:
+    return ()
+
+
 def assess(
     history: Mapping[int, Sequence[Departures]],
     *,
@@ -54,12 +59,13 @@ def assess(
     asked: bool = True,
     updates: Mapping[int, float] = NOTHING,
     contribution: Mapping[int, ContributionEstimate] = NOTHING,
-    findings: Mapping[int, Sequence[Finding]] = NOTHING,
+    findings: Callable[[int], Sequence[Finding]] = no_findings,
 ) -> list[ClientAssessment]:
     """Assess the clients of `history`, whose departures come oldest first.
 
-    `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
-    called suspect or harmful. Where clients were `asked` about their data, updates clear nobody who told nothing.
+    `updates` are robust z-values; `findings` gives the words for a client that needs some. At most about a share
+    `false_alarms` of honest clients is called suspect or harmful. Where clients were `asked` about their data, updates
+    clear nobody who told nothing.
     """
     table = score_table([*history.values()], false_alarms)
     return [
@@ -68,7 +74,7 @@ def assess(
             table,
             row,
             asked=asked,
-            update=updates.get(client, 0.0) / UNLIKE_UPDATES if client in updates else None,
+            update=updates[client] / UNLIKE_UPDATES if client in updates else None,
             contribution=contribution.get(client),
             findings=findings,
         )
@@ -84,7 +90,7 @@ def _assessed(
     asked: bool,
     update: float | None,
     contribution: ContributionEstimate | None,
-    findings: Mapping[int, Sequence[Finding]],
+    findings: Callable[[int], Sequence[Finding]],
 ) -> ClientAssessment:
     """One client's assessment. Its update is an alarm only where it tells nothing of its data."""
     scores = _by_kind(table.among_clients[row])
@@ -102,7 +108,9 @@ def _assessed(
         unlike = harmful or unlike_update or table.beyond_null[row].max() >= 1
         verdict = "different" if unlike else "fine"
     kinds = _told(scores, verdict, unlike_update=unlike_update, harmful=harmful)
-    words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings.get(client, ()) if kinds else ())
+    words = _words(kinds, findings(client) if kinds else ())
+    if verdict == "cannot tell":
+        words = TOO_LITTLE_POWER if scores else NO_EVIDENCE
     return ClientAssessment(client=client, score=score, verdict=verdict, evidence=words, kinds=kinds, scores=scores)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from winnow.core import AnyEvent, Arrays, Assessed, Clock, Payload, PolicyApplied, Reply, Task, Work, stream
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment, assess
+from winnow.learn.client_quality.client_median_reference import typical_reference
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator
 from winnow.learn.client_quality.departures import Departures, measure_departures
 from winnow.learn.client_quality.evidence import ClientEvidence
@@ -21,7 +22,6 @@ from winnow.learn.client_quality.reference_source import ReferenceSource, Server
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.settings import QualitySettings
-from winnow.learn.client_quality.typical_clients import typical_reference
 from winnow.learn.client_quality.update_evidence import UpdateEvidence, UpdateScore
 from winnow.learn.reply_checks import CheckedReplies
 from winnow.learn.representation_profile import ReplyCheck, SendTasks
@@ -126,7 +126,7 @@ class ClientAssessor:
             asked=self._questions is not None,
             updates={client: score.z for client, score in updates.items()},
             contribution=contributions,
-            findings=_Findings(partial(self._findings, describe, evidence, updates, contributions), self._clients),
+            findings=partial(self._findings, describe, evidence, updates, contributions),
         )
         found = [_with_reason(each, reasons) for each in found]
         yield Assessed(
@@ -233,22 +233,6 @@ class ClientAssessor:
             self._updates.restore(groups["updates"])
         if self._contributions is not None:
             self._contributions.estimator.restore(groups["contribution"])
-
-
-class _Findings(Mapping[int, Sequence[Finding]]):
-    """Findings by client, made when they are asked for: most clients need none."""
-
-    def __init__(self, of_client: Callable[[int], Sequence[Finding]], clients: Sequence[int]) -> None:
-        self._of_client, self._clients = of_client, clients
-
-    def __getitem__(self, client: int) -> Sequence[Finding]:
-        return self._of_client(client)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
 
 def _with_reason(assessed: ClientAssessment, reasons: Mapping[int, str]) -> ClientAssessment:

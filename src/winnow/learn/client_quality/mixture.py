@@ -6,7 +6,7 @@ Rows that are right but wrongly labelled fit; rows unlike any class of the refer
 
 import numpy as np
 
-from winnow.learn.client_quality.comparison import FeatureScale, Reals, Sample
+from winnow.learn.client_quality.moment_differences import FeatureScale, Reals, Sample
 
 STEPS, CONVERGED = 40, 3e-5
 MOST = 100.0

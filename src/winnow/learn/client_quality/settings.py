@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import Field, field_validator
 
 from winnow.core import Settings
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, AlgorithmPart, EvidenceKind
 
 if TYPE_CHECKING:

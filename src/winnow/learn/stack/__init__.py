@@ -1,11 +1,11 @@
 """Local training over a leading dimension of clients, for any `nn.Module`."""
 
-from winnow.learn.stack.benchmark import StepBenchmark
+from winnow.learn.stack.execution_benchmark import StepBenchmark
 from winnow.learn.stack.execution_choice import ExecutionSetting, choose_execution
 from winnow.learn.stack.execution_interface import Batch, Execution, GradientFunction, GradientRule
 from winnow.learn.stack.flat_client_data import ClientSamples, LazyTensorData, TensorData, as_tensor
 from winnow.learn.stack.gpu_memory import clients_that_fit, free_bytes
-from winnow.learn.stack.local_start import LocalStart
+from winnow.learn.stack.local_training_start import LocalStart
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
 from winnow.learn.stack.train import CohortTrainingResult, LocalTraining

@@ -21,7 +21,7 @@ from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, Execution
 from winnow.learn.stack.flat_client_data import TensorData
-from winnow.learn.stack.local_start import GradientCorrection, LocalStart
+from winnow.learn.stack.local_training_start import GradientCorrection, LocalStart
 
 COHORT_SIZE_STEPS = 8
 """Into so many sizes the number of clients still at work is rounded up."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from winnow.core import ModelError
 from winnow.core.errors import first_line
-from winnow.learn.stack.benchmark import MIN_SPEEDUP, StepBenchmark
 from winnow.learn.stack.equivalence_check import EquivalenceCheck
+from winnow.learn.stack.execution_benchmark import MIN_SPEEDUP, StepBenchmark
 from winnow.learn.stack.execution_interface import Execution, ExecutionName
 from winnow.learn.stack.layer_sequence import find_layer_sequence
 from winnow.learn.stack.loop_execution import LoopExecution

@@ -17,7 +17,7 @@ from winnow.learn.stack.execution_choice import choose_execution
 from winnow.learn.stack.execution_interface import Execution
 from winnow.learn.stack.flat_client_data import BLOCK_BYTES, Indices, TensorData
 from winnow.learn.stack.layer_sequence import SequenceLayer, find_layer_sequence
-from winnow.learn.stack.local_start import LocalStart
+from winnow.learn.stack.local_training_start import LocalStart
 from winnow.learn.stack.precision import autocast_context
 from winnow.learn.stack.trainable_state import ModelState
 from winnow.learn.stack.user_training_execution import StepExecution

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.stack.benchmark import repeated_batch
+from winnow.learn.stack.execution_benchmark import repeated_batch
 from winnow.learn.stack.execution_interface import Execution, min_batch_size
 from winnow.learn.stack.trainable_state import model_state, repeat_state
 

@@ -10,12 +10,12 @@ from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.cuda_graphs import CudaGraphTraining
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
 from winnow.learn.stack.flat_client_data import TensorData
-from winnow.learn.stack.local_start import LocalStart
+from winnow.learn.stack.local_training_start import LocalStart
 from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
 from winnow.learn.stack.precision import Precision, autocast_context
-from winnow.learn.stack.stacked_cohort import StackedCohort, compile_cohort
+from winnow.learn.stack.stacked_gradients import StackedCohort, compile_cohort
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, split_clients
 

@@ -15,7 +15,7 @@ from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_bat
 from winnow.learn.stack.execution_interface import Batch, Execution, GradientFunction, GradientRule, min_batch_size
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
-from winnow.learn.stack.local_start import GradientCorrection, LocalStart, expand_to_clients
+from winnow.learn.stack.local_training_start import GradientCorrection, LocalStart, expand_to_clients
 from winnow.learn.stack.trainable_state import ModelState, take_clients
 from winnow.learn.stack.user_training import OwnBatches, TrainContext
 from winnow.learn.stack.user_training_execution import WholeLoopExecution

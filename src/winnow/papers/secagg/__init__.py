@@ -2,7 +2,7 @@
 
 from winnow.papers.paper import Paper
 from winnow.papers.secagg.compression_codes import UNCOMPRESSED, product_code, pruned_code, scalar_code
-from winnow.papers.secagg.refresh_figure import RefreshFigure
+from winnow.papers.secagg.refresh_interval_figure import RefreshFigure
 from winnow.papers.secagg.tradeoff_figure import TradeOffFigure
 
 PERIODS = (1, 5, 20)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from winnow.core import ConfigError
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 from winnow.privacy.compress.bit_packing import Bytes
 from winnow.privacy.compress.errors import PacketError
 

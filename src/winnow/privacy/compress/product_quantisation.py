@@ -24,7 +24,7 @@ from winnow.privacy.compress.kmeans import Blocks, kmeans_codebook, nearest_code
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import ModularVector, Segment, VectorGroup
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
-from winnow.privacy.secagg.update_encoding import DecodedSum, Encoding, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout, UpdateValues
 
 BLOCKS_PER_CODEWORD = 4

@@ -16,7 +16,7 @@ from winnow.core import derive, stream
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
-from winnow.privacy.secagg.update_encoding import DecodedSum, Encoding, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout, UpdateValues
 
 SEED, INNER = "mask", "inner"

@@ -13,7 +13,7 @@ from winnow.learn.aggregation import LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import ALL_EVIDENCE, EvidenceKind
 from winnow.learn.collect import Collect, RoundContext, RoundResult
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.reply_checks import check_replies
 from winnow.learn.update_filters import drop_training_loss

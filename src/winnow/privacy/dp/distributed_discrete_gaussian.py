@@ -15,7 +15,7 @@ from winnow.privacy.dp.privacy_loss import ConcentratedRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, vector_group
 from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS, WIDE_BITS, WIDE_STEP
-from winnow.privacy.secagg.update_encoding import DecodedSum, Encoding, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.update_layout import WEIGHT, UpdateLayout, UpdateValues
 
 NOISE, WEIGHTS = range(2)

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from winnow.core import ConfigError
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
 
 
 @dataclass(frozen=True)

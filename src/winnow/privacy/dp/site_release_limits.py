@@ -11,7 +11,7 @@ import numpy as np
 
 from winnow.core import Failure, Filter, Handler, Outcome, Task
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.party_identities import UPDATE, PartyIdentities
+from winnow.learn.party_signing_interface import UPDATE, PartyIdentities
 from winnow.learn.update_filters import TwoSidedFilter, hide_failure_reasons
 from winnow.privacy.dp.noisy_profiles import NoisyProfiles
 from winnow.privacy.dp.run_accounting import Guarantee, site_guarantees

@@ -9,7 +9,7 @@ from winnow.core import ConfigError, Federation, Randomness
 from winnow.learn.aggregation import LinearFold
 from winnow.learn.algorithm_part import ALL_EVIDENCE, DataSummary, EvidenceKind
 from winnow.learn.collect import Collect, RoundContext, RoundResult
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.server_round import HomomorphicRound

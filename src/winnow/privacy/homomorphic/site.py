@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from winnow.core import Reply, Task
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import encrypted_sum
@@ -22,7 +22,7 @@ from winnow.privacy.secagg.held_updates import HeldUpdateStore
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:

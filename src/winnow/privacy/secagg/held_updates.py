@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.reply_checks import is_bounded
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, as_array

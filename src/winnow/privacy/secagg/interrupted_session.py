@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_terms import SESSION_BYTES, SessionTerms, read_message, roster_digest
 

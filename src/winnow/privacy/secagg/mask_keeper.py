@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.key_agreement import KeyPair, seal_with, unseal_with
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask

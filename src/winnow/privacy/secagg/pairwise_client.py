@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot

@@ -12,7 +12,7 @@ from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.core.array_spec import is_byte_array
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 
 ADVERTISE_KEYS = "secure-advertise-keys"
 CLOSE_SESSION = "secure-close-session"

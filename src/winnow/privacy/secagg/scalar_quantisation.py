@@ -16,7 +16,7 @@ from pydantic import Field
 from winnow.core import ConfigError
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, vector_group
-from winnow.privacy.secagg.update_encoding import DecodedSum, Encoding, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.update_layout import WEIGHT, TensorSpec, UpdateLayout, UpdateValues
 
 MAX_CLIENTS = 1 << 12

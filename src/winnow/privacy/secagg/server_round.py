@@ -22,7 +22,7 @@ from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, payload_bytes
 from winnow.privacy.secagg.scalar_quantisation import FINE_STEP
 from winnow.privacy.secagg.server_session import ProtocolRunner
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
-from winnow.privacy.secagg.update_encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import (
     MODEL,
     UpdateLayout,

@@ -36,7 +36,7 @@ from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read_message, write_message
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 
 ADVERTISEMENT_BYTES = 180
 SIGNATURE_BYTES = 64

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from winnow.core import Arrays
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_terms import write_message
-from winnow.privacy.secagg.update_encoding import EncodingParameters
+from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.masking_graph import MaskingGraph, masking_graph, ring_shares_needed, safe_degree
 

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from winnow.learn.party_identities import UPDATE, PartyIdentities
+from winnow.learn.party_signing_interface import UPDATE, PartyIdentities
 
 KEEPER_PARTY = -1
 """The number under which the mask keeper signs; clients have numbers from 0 on."""

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from winnow.core import Randomness, Reply, Task
-from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import task_generator
 from winnow.privacy.secagg.errors import ProtocolError

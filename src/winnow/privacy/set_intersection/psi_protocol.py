@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from winnow.core import ConfigError
-from winnow.core.decode import UnreadableError, from_msgpack
-from winnow.core.distribution import install_command
+from winnow.core.installed_package import install_command
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 
 Reveal: TypeAlias = Literal["intersection", "size"]
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from winnow.core import Failure, Handler, Outcome, Reply, Task
-from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.privacy.set_intersection.psi_protocol import PsiMessageError, PsiQuery, Reveal, answer_query
 
 Site = TypeVar("Site")

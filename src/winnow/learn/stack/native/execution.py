@@ -8,7 +8,7 @@ from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
 from winnow.learn.stack.flat_client_data import TensorData
-from winnow.learn.stack.local_start import LocalStart, expand_to_clients
+from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
 from winnow.learn.stack.losses import as_loss
 from winnow.learn.stack.native.kernel_calls import (
     FlatLocalStart,

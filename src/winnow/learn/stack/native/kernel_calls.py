@@ -15,7 +15,6 @@ from torch import Tensor
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.stack.flat_client_data import Indices
-from winnow.learn.stack.native.build import load_kernels
 from winnow.learn.stack.native.ctypes_structures import (
     ADAM,
     BAD_CLASS,
@@ -32,6 +31,7 @@ from winnow.learn.stack.native.ctypes_structures import (
     OptimiserSpec,
     RoundSpec,
 )
+from winnow.learn.stack.native.load_or_compile_kernels import load_kernels
 
 LOSSES = {"mse": SQUARED_ERROR, "cross-entropy": CROSS_ENTROPY}
 PRECISIONS = {torch.float32: "float", torch.float64: "double"}

@@ -14,7 +14,7 @@ from winnow.deploy.jobs.ipc_messages import (
 )
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, verify_statement
-from winnow.learn.party_identities import UPDATE
+from winnow.learn.party_signing_interface import UPDATE
 from winnow.privacy.secagg.errors import ProtocolError
 
 

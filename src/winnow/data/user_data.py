@@ -12,7 +12,7 @@ from winnow.core import DataError
 from winnow.data.client_files import count_clients
 from winnow.data.dataframe_adapters import array_of, as_table, from_records
 from winnow.data.file_formats import OWN_FILE_TYPES, own_file_type, read_npz
-from winnow.data.fitting import Reading, as_rows, data_set_of
+from winnow.data.fit_preprocessing import Reading, as_rows, data_set_of
 from winnow.data.on_demand import OnDemand, check_prepartitioned
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType, Scale
 from winnow.data.tables import DataTable, open_table

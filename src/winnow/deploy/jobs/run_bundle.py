@@ -1,38 +1,21 @@
-"""How a job's process starts and ends, at the server and at a site."""
+"""Runs what a job's bundle holds, a program or a configuration, in its process at the server or at a site."""
 
 import io
 import os
 import runpy
-import socket
 import sys
 import tomllib
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
-
-from winnow.core import ConfigError, DataError, ModelError, OwnCodeError, WinnowError
-from winnow.core.errors import first_line
+from winnow.core import ConfigError, WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
-from winnow.deploy.jobs.ipc_channel import Channel
-from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
-from winnow.deploy.sandbox.seccomp import die_with_parent
+from winnow.deploy.jobs.parent_channel import StopRequestedError
 from winnow.experiment.execution_context import ExecutionContext, enter_context
-
-Incoming = TypeVar("Incoming", bound=msgspec.Struct)
 
 CODE_FOLDER = "code"
 """The folder of the job's own files, inside its own."""
-
-
-def open_parent_channel(descriptor: int, incoming: Any, ends: Any) -> ParentChannel[Any]:
-    """The channel to the parent, over an inherited socket. The process ends with its parent."""
-    with suppress(OSError, AttributeError):  # not on Linux: then it ends when it next listens
-        die_with_parent()
-    return ParentChannel(Channel(socket.socket(fileno=descriptor), incoming), ends=ends)
 
 
 class LineForwarder(io.TextIOBase):
@@ -49,39 +32,6 @@ class LineForwarder(io.TextIOBase):
         for line in lines:
             self._forward(line)
         return len(text)
-
-
-SEE_SITE_LOG = "see the site's log"
-
-
-_private_log: list[Callable[[str], object]] = []
-
-
-def set_private_log(write: Callable[[str], object]) -> None:
-    """Where errors go that nobody outside the site may read."""
-    _private_log[:] = [write]
-
-
-def redacted_error(error: Exception) -> str:
-    """What others may read of an error at a site: nothing that may quote its data. The private log gets all of it."""
-    text = f"{type(error).__name__}: {error}"
-    for write in _private_log or [lambda line: print(line, file=sys.stderr)]:
-        write(text)
-    if isinstance(error, OwnCodeError):
-        return f"{error.place}; {SEE_SITE_LOG}"
-    if isinstance(error, ModelError) and (cause := _own_cause(error)) is not None:
-        kind, quoted = type(cause).__name__, first_line(cause)
-        return f"{str(error).replace(quoted, kind) if quoted in str(error) else kind}; {SEE_SITE_LOG}"
-    if isinstance(error, WinnowError) and not isinstance(error, DataError):
-        return str(error)
-    what = "the site's data do not match its configuration" if isinstance(error, DataError) else type(error).__name__
-    return f"{what}; {SEE_SITE_LOG}"
-
-
-def _own_cause(error: BaseException) -> BaseException | None:
-    """The error in a model or a loss of the job's own that this one quotes: it was given samples, and may tell them."""
-    cause = error.__cause__
-    return _own_cause(cause) if isinstance(cause, WinnowError) else cause
 
 
 def run_job(
@@ -116,7 +66,7 @@ def run_job(
 def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:
     """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
     from winnow.config.resolve import experiment_from_table  # noqa: PLC0415 - a program without torch need not load it
-    from winnow.experiment.setup import DEFAULT_INPUTS  # noqa: PLC0415
+    from winnow.experiment.training_setup import DEFAULT_INPUTS  # noqa: PLC0415
 
     table = tomllib.loads(bundle.config)
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]

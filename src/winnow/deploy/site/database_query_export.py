@@ -1,7 +1,7 @@
 """The rows of a database query, written to a file once a job: all of the job sees the same rows.
 
 This runs in a process of its own, which knows the database and ends before any of a job's code begins. So a job's
-process needs no network and never holds a password. Run as `python -m winnow.deploy.site.database_query`.
+process needs no network and never holds a password. Run as `python -m winnow.deploy.site.database_query_export`.
 """
 
 import csv
@@ -41,7 +41,9 @@ def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[
     if target.exists():
         return
     with subprocess.Popen(
-        [sys.executable, "-I", "-m", "winnow.deploy.site.database_query"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-I", "-m", "winnow.deploy.site.database_query_export"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         try:
             errors = _errors(process, DatabaseQuery(url=url, query=query, target=str(target)), stopped)

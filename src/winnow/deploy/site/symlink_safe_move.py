@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.trust.private_files import PRIVATE, sync_folder
+from winnow.deploy.trust.private_file_writing import PRIVATE, sync_folder
 
 
 class UntrustedFileError(WinnowError):

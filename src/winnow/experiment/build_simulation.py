@@ -28,7 +28,8 @@ from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.reference_file import write_reference_file
-from winnow.experiment.setup import (
+from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
+from winnow.experiment.training_setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
     RunInputs,
@@ -36,7 +37,6 @@ from winnow.experiment.setup import (
     set_up_device,
     set_up_training,
 )
-from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric

@@ -27,7 +27,7 @@ from winnow.config.compatibility_checks import (
 )
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
-from winnow.core.listing import listed
+from winnow.core.join_names import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator

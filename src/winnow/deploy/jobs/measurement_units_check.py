@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from winnow.data import ClientData, Preprocessing
 from winnow.data.preprocessing import Column
 from winnow.deploy.jobs.ipc_messages import JobSite
-from winnow.deploy.jobs.local_data import SiteData
+from winnow.deploy.jobs.party_data import SiteData
 
 UNLIKE = 4.0
 """A column is unlike what was stated if it is at least so many times as large, or as small."""

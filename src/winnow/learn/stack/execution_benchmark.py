@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.learn.stack.cache_directory import cache_folder, cache_key, processor_description
 from winnow.learn.stack.execution_interface import Batch, Execution, min_batch_size
 from winnow.learn.stack.native.kernel_calls import available_threads
 from winnow.learn.stack.trainable_state import model_state, repeat_state
-from winnow.learn.stack.user_cache import cache_folder, cache_key, processor_description
 
 BENCHMARK_CLIENTS = 4
 """Enough to show which way is faster, and few enough for a large model. Batches must have their real size."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from winnow.config.resolve import algorithm_names, resolve
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, RunError
-from winnow.explain.html_report import write_reports
+from winnow.explain.report_with_privacy import write_reports
 from winnow.learn.algorithm import Algorithm
 from winnow.report import (
     Cells,

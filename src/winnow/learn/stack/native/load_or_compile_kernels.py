@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from winnow.learn.stack.native.kernel_files import (
+from winnow.learn.stack.cache_directory import cache_folder, cache_key, processor_description
+from winnow.learn.stack.native.kernel_compilation import (
     FLAGS,
     LEVELS,
     PACKAGED,
@@ -27,7 +28,6 @@ from winnow.learn.stack.native.kernel_files import (
     lanes,
     packaged_name,
 )
-from winnow.learn.stack.user_cache import cache_folder, cache_key, processor_description
 
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_TIMEOUT = 300
