@@ -83,6 +83,14 @@ def test_a_file_for_spreadsheets_runs_no_formula_of_a_strangers_name(tmp_path: P
     assert second == ["a b", "100", "2", "0.125", "fine", ""]
 
 
+def test_no_formula_hides_behind_space_that_a_line_loses(tmp_path: Path, capsys: Capture) -> None:
+    clients = [Client(name=" =1+1", evidence="\n\u3000@sum", score=0.5), Client(name="\uff1d1+1", score=0.25)]
+    run, file = write_assessed_run(tmp_path / "run", clients), tmp_path / "clients.csv"
+    assert call(capsys, "clients", run, "--out", file).code == 0
+    _, first, second = csv.reader(file.read_text("utf-8").splitlines())
+    assert (first[0], first[-1], second[0]) == ("'=1+1", "'@sum", "'\uff1d1+1")
+
+
 def test_hostile_names_and_evidence_move_no_cursor_and_are_no_markup(tmp_path: Path, capsys: Capture) -> None:
     clients = [Client(name="\x1b[2J[red]x[/red]\n\rSt Mary", evidence="\x1b]0;title\x07" + "e" * 5000)]
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", clients)).out

@@ -19,8 +19,9 @@ def lie_with(made: Any, task: str, lie: Lie, liars: set[int], *, first_round: in
     honest = made.simulation.handlers[task]
 
     def told(reply: Outcome) -> Outcome:
-        lies = isinstance(reply, Reply) and reply.task.client in liars and reply.task.round >= first_round
-        return replace_struct(reply, payload=lie(reply.payload)) if lies else reply
+        if not isinstance(reply, Reply) or reply.task.client not in liars or reply.task.round < first_round:
+            return reply
+        return replace_struct(reply, payload=lie(reply.payload))
 
     made.simulation.handlers[task] = lambda tasks, site: [told(reply) for reply in honest(tasks, site)]
 

@@ -8,7 +8,7 @@ filters on what leaves a site.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
@@ -53,6 +53,8 @@ class ReferenceProfileBuilder(ABC):
 class ProfileComparison(Choice, AlgorithmPart):
     """A way to compare profiles."""
 
+    exact_counts: ClassVar[bool] = True
+    """Whether profiles by class come with counts as clients have them."""
     name: str
 
     def profile_bytes(self, plain: int) -> int:

@@ -344,6 +344,7 @@ class TrainingWorkflow:
             reply_parts=("model", *self._plan.algorithm.client.extra_parts),
             reference=self._evaluation.profile if self._evaluation else None,
             sizes=self._sizes,
+            exact_counts=self._plan.algorithm.select.comparison.exact_counts,
             metrics=metrics_by_name(self._plan.metrics),
         )
 

@@ -14,8 +14,10 @@ from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 from winnow.runs.client_table import ACTION_TEXT, COLUMNS, ClientRow, ClientTable
 
 NAMES_IN_LINE = 10
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""A cell that begins with one of these is a formula to a spreadsheet, which runs it: names may be a stranger's."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A cell that begins with one of these, in either width, is a formula to a spreadsheet, which runs it: names may be a
+stranger's.
+"""
 
 
 def client_row_cells(row: ClientRow) -> Cells:
@@ -71,4 +73,4 @@ def write_client_csv(path: Path, rows: Iterable[ClientRow]) -> None:
 def _cell(text: str) -> str:
     """Text that a spreadsheet shows and does not run."""
     line = one_line(text)
-    return f"'{line}" if text.startswith(FORMULA_STARTS) else line
+    return f"'{line}" if line.startswith(FORMULA_STARTS) else line

@@ -44,6 +44,7 @@ class NoisyProfiles(PlainComparison):
     """
 
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
+    exact_counts: ClassVar[bool] = False
     forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     noise_multiplier: NoiseMultiplier = Field(
         description="the noise's standard deviation over the bound of what it hides, such as 1.0"
