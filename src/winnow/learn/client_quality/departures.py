@@ -11,6 +11,7 @@ from winnow.learn.client_quality.copied_rows import expected_distinct
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.moment_differences import (
+    CAP,
     Reals,
     Sample,
     by_class,
@@ -40,8 +41,8 @@ BY_CLASS, TOWARDS, BLIND = (
 """Where blocks have their statistics. Columns by class, and predictions, say little that these do not say better."""
 LOSS, COPIES = 3, 8
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
-TYPICAL_HARM = 0.7
-"""A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
+TYPICAL_HARM = 0.5
+"""The share of random labels that should not go unnoticed."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
 
 
@@ -131,7 +132,10 @@ def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], b
 
 
 def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[np.int64]) -> Reals:
-    """All rows, without labels, against the best mixture of the reference's classes."""
+    """All rows, without labels, against the best mixture of the reference's classes.
+
+    Typical harm is one feature, shifted by one standard deviation.
+    """
     null, moments = reference.nulls[block], reference.moments[block]
     known = np.flatnonzero(moments.counts >= KNOWN_ROWS)
     classes = _at(sample(moments), known)
@@ -146,9 +150,11 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     values = of_rows(pooled, against, null.scale, columns=block == COLUMNS)[0]
     expected = null.blind_at(total, mix)
     a = float(precision(pooled, against)[0])
+    features = pooled.mean.shape[1]
+    harm = min(a, CAP**2) / (2 * features if block == COLUMNS else features), np.sqrt(a) - expected[1, 0]
     return np.stack(
         [
-            _summed(values[i] - expected[i, :1], expected[None, i], np.ones(1), divisor, np.full(1, np.nan))
+            _summed(values[i] - expected[i, :1], expected[None, i], np.ones(1), divisor, np.full(1, harm[i]))
             for i, divisor in enumerate((a, np.sqrt(a)))
         ]
     )
