@@ -78,7 +78,7 @@ def assess(
             table,
             row,
             update=updates.get(client, 0.0) / UNLIKE_UPDATES if client in updates else None,
-            harmful=client in contribution and contribution[client].harmful,
+            contribution=contribution.get(client),
             findings=findings,
             sizes=sizes,
         )
@@ -92,19 +92,20 @@ def _assessed(
     row: int,
     *,
     update: float | None,
-    harmful: bool,
+    contribution: ContributionEstimate | None,
     findings: Mapping[int, Sequence[Finding]],
     sizes: Mapping[int, float],
 ) -> ClientAssessment:
     """One client's assessment. Its update is an alarm only where it tells nothing of its data."""
+    harmful = contribution is not None and contribution.harmful
     statistics, harm = table.among_clients[row], harmful or bool(table.loss[row] >= LARGE_EFFECT)
     unlike_inputs = statistics[[*INPUTS, *BY_CLASS.values()]].max() >= 1
     size = sizes.get(client, inf) if unlike_inputs and not harm else inf
     scores = _by_kind(statistics, size)
     unlike_update = update is not None and update >= 1
     enough = max(table.input_power[row], table.label_power[row]) >= 1
-    if not scores and update is not None:
-        scores, enough = {"updates": update}, True
+    if not scores and not (update is None and contribution is None):
+        scores, enough = {"updates": update or 0.0}, True
     score = max(0.0, *scores.values()) if scores else nan
     if score >= 1:
         verdict: Verdict = "harmful" if harm else "suspect"

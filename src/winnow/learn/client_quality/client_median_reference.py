@@ -19,6 +19,8 @@ MIN_CLIENTS = 5
 """So many must tell of a class, or else the reference stands for it."""
 FAR = 5.0
 """In standard errors: there are many features."""
+MANY = 0.1
+"""If more than this share of features is far, all are taken for wrong."""
 
 
 def typical_reference(reference: ReferenceSummary, clients: Collection[ClientEvidence]) -> ReferenceSummary:
@@ -62,8 +64,11 @@ def _typical(known: ClassMoments, told: list[ClassMoments]) -> ClassMoments:
 
 
 def _corrected(known: ClassMoments, scale: FeatureScale, told: list[ClassMoments]) -> ClassMoments:
-    """As in `moment_differences`, something is added to variances: features that hardly vary would decide."""
-    mean, variance = known.mean.copy(), known.variance.copy()
+    """As in `moment_differences`, something is added to variances: features that hardly vary would decide.
+
+    Where many features of a block are wrong, the rest is not trusted either.
+    """
+    typical, far = _typical(known, told), np.zeros(known.mean.shape, bool)
     for which, own in _told_classes(told):
         rows = np.maximum(known.counts[which], 1.0)
         means, variances = (
@@ -71,11 +76,14 @@ def _corrected(known: ClassMoments, scale: FeatureScale, told: list[ClassMoments
         )
         floor = scale.floor(rows)
         doubt = scale.kurtosis * (1 + scale.kurtosis**2 / rows) / rows
-        far = _is_far(means, mean[which], (variance[which] + floor) / rows)
-        far |= _is_far(np.log(variances + floor), np.log(variance[which] + floor), doubt)
-        mean[which] = np.where(far, np.median(means, axis=0), mean[which])
-        variance[which] = np.where(far, np.median(variances, axis=0), variance[which])
-    return ClassMoments(counts=known.counts, mean=mean, variance=variance)
+        far[which] = _is_far(means, known.mean[which], (known.variance[which] + floor) / rows)
+        far[which] |= _is_far(np.log(variances + floor), np.log(known.variance[which] + floor), doubt)
+    far |= far.mean() > MANY
+    return ClassMoments(
+        counts=known.counts,
+        mean=np.where(far, typical.mean, known.mean),
+        variance=np.where(far, typical.variance, known.variance),
+    )
 
 
 def _is_far(told: NDArray[np.float64], known: NDArray[np.float64], error: NDArray[np.float64]) -> NDArray[np.bool_]:
