@@ -1,7 +1,6 @@
 """Who says whose data are bad, in a run: which evidence it can have, and where that comes from."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from winnow.learn.client_quality.assessor import (
     ContributionSearch,
     Questions,
 )
-from winnow.learn.client_quality.client_findings import DataNames, client_findings
+from winnow.learn.client_quality.client_findings import DataNames
 from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
 from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
@@ -164,7 +163,7 @@ def _questions(
         check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
         reference=source,
         work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
-        describe=partial(client_findings, names=DataNames.of(preprocessing, plan.sample_shape, plan.classes)),
+        names=DataNames.of(preprocessing, plan.sample_shape, plan.classes),
     )
 
 

@@ -21,6 +21,7 @@ from winnow.learn.client_quality.assessment import assess
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.departures import measure_departures
+from winnow.learn.client_quality.difference_size import difference_size
 from winnow.learn.client_quality.evidence import REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.findings import Finding
@@ -52,7 +53,7 @@ def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[s
     `targets` names the columns to predict where they are not called as in the federation.
     """
     description, _ = read_description(folder)
-    summary, header = read_reference_file(folder, description.parameters.digest)
+    summary, header, others = read_reference_file(folder, description.parameters.digest)
     rows = _read(data, saved, targets or tuple(header.targets))
     evidence = _evidence(saved, folder, header, summary, torch.from_numpy(rows.x), torch.from_numpy(rows.y))
     names = DataNames.of(saved.preprocessing, saved.sample_shape, rows.classes)
@@ -61,7 +62,13 @@ def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[s
     except DataError as error:
         raise RunError(f"{folder}: the reference summary does not fit the model: {one_line(error)}") from None
     findings = client_findings(evidence, summary, names)
-    assessed = assess({0: [departures]}, false_alarms=header.false_alarms, findings=lambda _: findings)[0]
+    assessed = assess(
+        {0: [departures]},
+        false_alarms=header.false_alarms,
+        findings=lambda _: findings,
+        size_of=lambda _: difference_size(evidence, summary, names.inputs),
+        others=others,
+    )[0]
     return OwnCheck(
         name=name_from_file(data),
         samples=len(rows),

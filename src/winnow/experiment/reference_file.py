@@ -1,27 +1,32 @@
 """The reference summary beside a trained model: what owners compare their data with, alone and before they join.
 
-It holds moments by class and how honest clients compare, and no row. The file may come from anybody: its size is looked
+It holds moments by class and how honest clients compare, and no row; of the run's clients the median and spread of the
+assessment's nine statistics. The file may come from anybody: its size is looked
 at first, then its header, then every array's type and shape, and whether it belongs to the model.
 """
 
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from winnow.config.schema import Experiment
-from winnow.core import DataError, RunError
+from winnow.core import Arrays, DataError, RunError
 from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.experiment.model_folder import digest_of_state
 from winnow.experiment.model_setup import ModelSetup
+from winnow.learn.client_quality.departures import STATISTICS
 from winnow.learn.client_quality.evidence import OUTCOMES
 from winnow.learn.client_quality.evidence_pass import MAX_CLASSES
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
+from winnow.learn.client_quality.score_table import ClientSpread
 from winnow.learn.stack import LOSSES
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.runs import file_names
@@ -30,6 +35,7 @@ from winnow.runs.checkpoint import save_arrays
 
 MAX_FILE_BYTES, MAX_HEADER_CHARACTERS = 1 << 28, 1 << 16
 HEADER = "winnow"
+CENTRE, SPREAD = "clients.centre", "clients.spread"
 Name = Annotated[str, Meta(max_length=1_000)]
 
 
@@ -66,7 +72,7 @@ def write_reference_file(
     if found is None:
         path.unlink(missing_ok=True)  # of fewer rounds, and so of another model
         return None
-    summary, settings = found
+    summary, settings, spread = found
     known = LOSSES.get(model.loss.name) is model.loss
     header = ReferenceHeader(
         format=1,
@@ -81,12 +87,12 @@ def write_reference_file(
         targets=list(experiment.data.targets),
     )
     summary = summary if known else _without_outcomes(summary)
-    save_arrays(path, summary.arrays(), {HEADER: msgspec.json.encode(header).decode()})
+    save_arrays(path, {**summary.arrays(), **_spread_arrays(spread)}, {HEADER: msgspec.json.encode(header).decode()})
     return path
 
 
-def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary, ReferenceHeader]:
-    """The summary in the folder of a model that has these parameters."""
+def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary, ReferenceHeader, ClientSpread | None]:
+    """The summary in the folder of a model that has these parameters, and how much clients differed from it."""
     path = folder / file_names.REFERENCE_SUMMARY
     with one_line_errors(path):
         if not path.is_file():
@@ -104,6 +110,7 @@ def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary
             raise _damaged(path, one_line(error)) from None
     try:
         header = from_json(text[:MAX_HEADER_CHARACTERS].encode(), ReferenceHeader)
+        spread = _read_spread(arrays)
         summary = ReferenceSummary.of(arrays)
     except (UnreadableError, DataError) as error:
         raise _damaged(path, one_line(error)) from None
@@ -114,7 +121,26 @@ def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary
         raise _damaged(path, "its header does not fit its arrays")
     if sorted(header.edges) != header.edges or (header.edges and len(header.edges) + 1 != header.classes):
         raise _damaged(path, "its bins do not fit its classes")
-    return summary, header
+    return summary, header, spread
+
+
+def _spread_arrays(spread: ClientSpread | None) -> Arrays:
+    return {} if spread is None else {CENTRE: spread.centre, SPREAD: spread.spread}
+
+
+def _read_spread(arrays: dict[str, NDArray[Any]]) -> ClientSpread | None:
+    """Taken out of a file's arrays, which may come from anybody."""
+    centre, spread = (arrays.pop(name, None) for name in (CENTRE, SPREAD))
+    if centre is None and spread is None:
+        return None
+    for each in (centre, spread):
+        if each is None or each.shape != (len(STATISTICS),) or each.dtype != np.float64 or not np.isfinite(each).all():
+            raise DataError("the spread of clients is no list of numbers")
+    assert centre is not None
+    assert spread is not None
+    if (spread < 0).any():
+        raise DataError("the spread of clients is negative")
+    return ClientSpread(centre=centre, spread=spread)
 
 
 def _without_outcomes(summary: ReferenceSummary) -> ReferenceSummary:

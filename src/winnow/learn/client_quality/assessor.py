@@ -1,6 +1,6 @@
 """Compares clients' data with the reference's while a run goes on, and says whose are bad."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from winnow.core import AnyEvent, Arrays, Assessed, Clock, Payload, PolicyApplied, Reply, Task, Work, stream
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
-from winnow.learn.client_quality.assessment import ClientAssessment, assess
-from winnow.learn.client_quality.client_median_reference import typical_reference
+from winnow.learn.client_quality.assessment import ClientAssessment, assess, unknown_size
+from winnow.learn.client_quality.client_findings import DataNames, client_findings
+from winnow.learn.client_quality.client_median_reference import corrected_reference, typical_reference
 from winnow.learn.client_quality.contribution import ContributionEstimate, ContributionEstimator
 from winnow.learn.client_quality.departures import Departures, measure_all
+from winnow.learn.client_quality.difference_size import difference_size
 from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.findings import Finding
@@ -21,6 +23,7 @@ from winnow.learn.client_quality.policy import UNDECIDED, QualityPolicy
 from winnow.learn.client_quality.reference_source import ReferenceSource, ServerReference
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
+from winnow.learn.client_quality.score_table import ClientSpread, client_spread
 from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.client_quality.update_evidence import UpdateEvidence, UpdateScore
 from winnow.learn.reply_checks import CheckedReplies
@@ -44,12 +47,6 @@ class AskClients(Protocol):
     def __call__(self, tasks: Sequence[Task], check: ReplyCheck) -> CheckedReplies: ...
 
 
-class Describe(Protocol):
-    """Says in words how a client's data differ from the reference's."""
-
-    def __call__(self, evidence: ClientEvidence, reference: ReferenceSummary) -> Sequence[Finding]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Questions:
     """What clients are asked, whose answers are compared with what, and in which words."""
@@ -58,7 +55,7 @@ class Questions:
     check: EvidenceCheck
     reference: ReferenceSource
     work: Work
-    describe: Describe
+    names: DataNames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +92,7 @@ class ClientAssessor:
         self._history: dict[int, list[Departures]] = {client: [] for client in self._clients}
         self.reference: ReferenceSummary | None = None
         """What clients were last compared with."""
+        self._spread: ClientSpread | None = None
 
     def observe(self, round: int, start: ModelState, replies: Sequence[Reply]) -> None:
         """See the updates of a round, which began with this model."""
@@ -116,17 +114,15 @@ class ClientAssessor:
         evidence, reasons = self._evidence(model, shared, round, ask, send_tasks)
         updates = {} if self._updates is None else self._updates.scores()
         contributions = {} if self._contributions is None else self._contributions.estimator.estimates()
-        describe = None
-        if self._questions is not None and self.reference is not None:
-            typical = typical_reference(self.reference, evidence.values())
-            describe = partial(self._questions.describe, reference=typical)
+        typical = None if self.reference is None else typical_reference(self.reference, evidence.values())
         found = assess(
             self._history,
             false_alarms=self._settings.false_alarms,
             asked=self._questions is not None,
             updates={client: score.z for client, score in updates.items()},
             contribution=contributions,
-            findings=partial(self._findings, describe, evidence, updates, contributions),
+            findings=partial(self._findings, typical, evidence, updates, contributions),
+            size_of=partial(self._size, typical, evidence),
         )
         found = [_with_reason(each, reasons) for each in found]
         yield Assessed(
@@ -141,15 +137,18 @@ class ClientAssessor:
         for client, action, reason in self.policy.apply(found):
             yield PolicyApplied(round=round, at=clock.now, client=client, action=action, reason=reason)
 
-    def summary_for_owners(self, model: ModelState) -> tuple[ReferenceSummary, AssessmentSettings] | None:
-        """What the server's reference is like, seen through a model, and how clients are looked at: with both an owner
-        can check data alone. None if the server has no reference set, or asks clients nothing.
+    def summary_for_owners(
+        self, model: ModelState
+    ) -> tuple[ReferenceSummary, AssessmentSettings, ClientSpread | None] | None:
+        """What an owner needs to check data alone: what the server's reference is like, seen through a model, how
+        clients are looked at, and how much they differ if that is known. None if the server has no reference set, or
+        asks clients nothing.
         """
         questions = self._questions
         if questions is None or not isinstance(questions.reference, ServerReference):
             return None
         summary = questions.reference.summary_for_owners(model)
-        return None if summary is None else (summary, questions.settings)
+        return None if summary is None else (summary, questions.settings, self._spread)
 
     def _evidence(
         self, model: ModelState, shared: ModelState, round: int, ask: AskClients, send_tasks: SendTasks
@@ -176,32 +175,42 @@ class ClientAssessor:
         ]
         sound, refused, _ = ask(tasks, questions.check.fault)
         told = {reply.task.client: questions.check.evidence_of(reply) for reply in sound}
-        for client, departures in zip(told, measure_all(self.reference, [*told.values()]), strict=True):
+        corrected = corrected_reference(self.reference, told.values())
+        for client, departures in zip(told, measure_all(corrected, [*told.values()]), strict=True):
             self._history[client].append(departures)
+        if round == max(self._due):  # owners who check their data alone have the reference as it is
+            self._spread = client_spread([[each] for each in measure_all(self.reference, [*told.values()])])
         return told, {each.client: each.reason for each in refused}
 
     def _findings(
         self,
-        describe: Callable[[ClientEvidence], Sequence[Finding]] | None,
+        typical: ReferenceSummary | None,
         evidence: Mapping[int, ClientEvidence],
         updates: Mapping[int, UpdateScore],
         contributions: Mapping[int, ContributionEstimate],
         client: int,
     ) -> Sequence[Finding]:
         found: list[Finding] = []
-        if client in evidence and describe is not None:
-            found += describe(evidence[client])
+        if client in evidence and typical is not None and self._questions is not None:
+            found += client_findings(evidence[client], typical, self._questions.names)
         if client in updates:
             found.append(Finding(kind="updates", strength=1.0, text=updates[client].text()))
         if client in contributions:
             found.append(Finding(kind="contribution", strength=1.0, text=contributions[client].text()))
         return found
 
+    def _size(self, typical: ReferenceSummary | None, evidence: Mapping[int, ClientEvidence], client: int) -> float:
+        if typical is None or self._questions is None or client not in evidence:
+            return unknown_size(client)
+        return difference_size(evidence[client], typical, self._questions.names.inputs)
+
     # State ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> Arrays:
         """Named arrays for a checkpoint: numbers by client, and nothing of what clients told."""
         groups: dict[str, Arrays] = {"policy": self.policy.state(), "history": self._history_state()}
+        if self._spread is not None:
+            groups["spread"] = {"centre": self._spread.centre, "spread": self._spread.spread}
         if self._updates is not None:
             groups["updates"] = self._updates.state()
         if self._contributions is not None:
@@ -229,6 +238,8 @@ class ClientAssessor:
             history["clients"].tolist(), np.split(history.get("departures", np.zeros(0)), ends), strict=False
         ):
             self._history[client] = [Departures.of(array) for array in own]
+        if "spread" in groups:
+            self._spread = ClientSpread(**groups["spread"])
         if self._updates is not None:
             self._updates.restore(groups["updates"])
         if self._contributions is not None:

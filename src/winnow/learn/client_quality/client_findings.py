@@ -52,7 +52,7 @@ def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names
     labels = _label_findings(evidence, reference, names, independent)
     if not labels or not _is_due_to_inputs(evidence, reference, independent):
         return strongest_first([*copies, *inputs, *labels])
-    text = "inputs: unlike the reference's, as the model sees them"
+    text = "inputs: unlike what is expected, as the model sees them"
     inputs = inputs or [Finding(kind="inputs", strength=labels[0].strength, text=text)]
     return strongest_first([*copies, *inputs])
 

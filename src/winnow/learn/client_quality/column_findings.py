@@ -136,7 +136,7 @@ class _Columns:
         wider = (d.spread >= NEEDED_SPREAD) & (np.abs(d.shift) < NEEDED_SHIFT)
         if 2 * (odd & wider).sum() > odd.sum():
             return "vary more than expected, as if noise had been added"
-        return "are unlike the reference's: data of another kind?"
+        return "are unlike what is expected: data of another kind?"
 
 
 def _constant_strength(d: ColumnDifferences) -> Reals:

@@ -31,9 +31,9 @@ class ColumnWords:
             scaled = self._degrees(place) or self._times(place)
             if wider or scaled:
                 return scaled or self._varies(place)
-        if moved:
+        if moved or abs(self._d.shift_z[place]) >= self._d.needed_z:
             return self._shifted(place)
-        return "unlike the reference's within classes"
+        return "goes with the labels in another way than expected"
 
     def _raw(self, means: np.ndarray[tuple[int, ...], np.dtype[np.float64]], place: int) -> float:
         return float(means[place] * self._features[place].width + self._features[place].shift)
@@ -70,8 +70,8 @@ class ColumnWords:
         larger, size = ("larger", factor) if factor > 1 else ("smaller", 1 / factor)
         units = likely_units(self._features[place].column, size, math.sqrt(combined))
         if units is None:
-            return f"{number_text(size, 2)} times {larger} than the reference's"
-        return f"{number_text(units.factor)} times {larger} than the reference's ({units.units}?)"
+            return f"about {number_text(size, 2)} times {larger} than expected"
+        return f"about {number_text(units.factor)} times {larger} than expected ({units.units}?)"
 
     def _varies(self, place: int) -> str:
         ratio = math.exp(self._d.spread[place])

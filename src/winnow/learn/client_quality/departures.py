@@ -12,6 +12,7 @@ from winnow.learn.client_quality.copied_rows import expected_distinct, independe
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.moment_differences import (
+    CAP,
     Reals,
     Sample,
     class_statistics,
@@ -41,8 +42,8 @@ BY_CLASS, TOWARDS, BLIND = (
 """Where blocks have their statistics. Columns by class, and predictions, say little that these do not say better."""
 LOSS, COPIES = 3, 8
 EFFECT, DEVIATION, SKEWNESS, DETECTABLE = range(4)
-TYPICAL_HARM = 0.7
-"""A client for whom this share of random labels would go unnoticed has too few rows for a verdict."""
+TYPICAL_HARM = 0.5
+"""The share of random labels that should not go unnoticed."""
 COPIES_ALLOWED, COPIES_DEVIATION = 0.1, 0.05
 NUMBERS_TOGETHER = 1 << 20
 """Clients are compared together as long as they tell no more means: what is made of them stays small."""
@@ -162,7 +163,10 @@ def _randomly_labelled(classes: Sample, rows: Reals, drawn: NDArray[np.bool_]) -
 
 
 def _blind(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[np.bool_]) -> tuple[Reals, Reals]:
-    """All rows, without labels, against the best mixture of the reference's classes: two statistics, [K, 4] each."""
+    """All rows, without labels, against the best mixture of the reference's classes: two statistics, [K, 4] each.
+
+    Typical harm is one feature, shifted by one standard deviation.
+    """
     null, comparable = reference.nulls[block], _comparable(reference, block)
     classes, rows = _classes(reference, block)[comparable], np.where(known, own.rows, 0.0)
     total = rows.sum(axis=1)
@@ -174,9 +178,10 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, known: NDArray[
     against = mixed(classes, mix[:, comparable])
     values = row_statistics(pooled, against, null.scale, columns=block == COLUMNS)
     expected, a = null.blind_at(total, mix), precision(pooled, against)
-    unknown, ones = np.full((len(total), 1), np.nan), np.ones((len(total), 1))
+    ones, features = np.ones((len(total), 1)), pooled.mean.shape[1]
+    harm = np.minimum(a, CAP**2) / (2 * features if block == COLUMNS else features), np.sqrt(a) - expected[:, 1, 0]
     mean, largest = (
-        _summed(values[:, [i]] - expected[:, [i], 0], expected[:, [i]], ones, divisor, unknown)
+        _summed(values[:, [i]] - expected[:, [i], 0], expected[:, [i]], ones, divisor, harm[i][:, None])
         for i, divisor in enumerate((a, np.sqrt(a)))
     )
     return mean, largest

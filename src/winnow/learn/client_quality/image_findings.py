@@ -51,13 +51,13 @@ def _described(d: ColumnDifferences, strength: NDArray[np.float64]) -> str:
     if moved.get(GRAIN, 0) < 0 and moved.get(EDGES, 0) < 0 and BRIGHTNESS not in moved:
         return "blurred"
     if len(odd) >= MANY or (odd & {TOP, LEFT, CENTRE} and odd & {GRAIN, EDGES, FLAT}):
-        return "of another kind than the reference's"
+        return "of another kind than expected"
     if BRIGHTNESS in moved:
-        return "brighter than the reference's" if moved[BRIGHTNESS] > 0 else "darker than the reference's"
+        return "brighter than expected" if moved[BRIGHTNESS] > 0 else "darker than expected"
     if CONTRAST in moved:
-        return f"{'more' if moved[CONTRAST] > 0 else 'less'} contrast than the reference's"
+        return f"{'more' if moved[CONTRAST] > 0 else 'less'} contrast than expected"
     if COLOUR in moved:
-        return f"{'more' if moved[COLOUR] > 0 else 'less'} colour than the reference's"
+        return f"{'more' if moved[COLOUR] > 0 else 'less'} colour than expected"
     if odd & {TOP, LEFT, CENTRE}:
         return "turned, moved or cropped"
-    return "unlike the reference's"
+    return "unlike what is expected"

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.learn.client_quality.departures import (
+    BLIND,
+    BY_CLASS,
     DETECTABLE,
     DEVIATION,
     EFFECT,
@@ -33,6 +35,8 @@ Table: TypeAlias = NDArray[np.float64]
 
 MIN_CLIENTS = 5
 """With fewer, clients say too little about each other: the reference alone decides."""
+INPUTS = sorted(place + i for place in BLIND.values() for i in (0, 1))
+"""The statistics that look for wrong inputs without looking at labels."""
 LABELS = sorted(TOWARDS.values())
 """The statistics that look for wrong labels."""
 CORRELATION = 0.8
@@ -51,32 +55,64 @@ class ScoreTable:
     """By how much it exceeds the typical client's, in units of what chance and the spread of clients allow."""
     beyond_null: Table
     """The same, in units of what chance alone allows."""
-    power: Table
-    """[K], the score that a typical harm would have"""
+    input_power: Table
+    """[K], the score that typical harm to inputs would have: one feature a standard deviation off"""
+    label_power: Table
+    """[K], the same of half of the labels random; -∞ without evidence on labels"""
+    label_contrast: Table
+    """[K], by how many standard deviations that would raise the loss"""
     loss: Table
     """[K], by how many standard deviations the loss is above what it should be"""
 
 
-def score_table(history: Sequence[Sequence[Departures]], false_alarms: float) -> ScoreTable:
-    """The scores of all clients, by statistic."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSpread:
+    """What clients' effects are like, by statistic: [S] each. Zeros where too few clients tell."""
+
+    centre: Table
+    """ν"""
+    spread: Table
+    """τ"""
+
+
+def score_table(
+    history: Sequence[Sequence[Departures]], false_alarms: float, others: ClientSpread | None = None
+) -> ScoreTable:
+    """The scores of all clients, by statistic; compared with `others` if these are given, and else with each other."""
     from scipy.special import ndtri  # noqa: PLC0415 - SciPy takes long to import
 
-    table = np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
+    table = _table(history)
     present = np.isfinite(table[..., EFFECT])
     level = _levels(np.asarray(present.any(axis=0)), false_alarms)
     effect, deviation = table[..., EFFECT], table[..., DEVIATION]
     null_bound = deviation * _quantile(level, table[..., SKEWNESS])
-    centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
-    for place in np.flatnonzero(present.sum(axis=0) >= MIN_CLIENTS):
-        who = present[:, place]
-        centre[place], spread[place] = _centre_and_spread(effect[who, place], deviation[who, place])
-    bound = MARGIN * np.sqrt(null_bound**2 + (ndtri(level) * spread) ** 2)
+    clients = others or client_spread(history)
+    centre, bound = clients.centre, MARGIN * np.sqrt(null_bound**2 + (ndtri(level) * clients.spread) ** 2)
+    power = _tests(table[..., DETECTABLE] / bound)
     return ScoreTable(
         among_clients=_tests((effect - centre) / bound),
         beyond_null=_tests((effect - np.maximum(centre, 0)) / null_bound),
-        power=_tests(table[..., DETECTABLE] / bound).max(axis=1, initial=0.0),
+        input_power=power[:, INPUTS].max(axis=1),
+        label_power=power[:, [*BY_CLASS.values(), *LABELS]].max(axis=1),
+        label_contrast=table[:, LOSS, DETECTABLE],
         loss=np.nan_to_num(effect[:, LOSS] - centre[LOSS]),
     )
+
+
+def client_spread(history: Sequence[Sequence[Departures]]) -> ClientSpread:
+    """What these clients' effects are like."""
+    table = _table(history)
+    centre, spread = np.zeros(len(STATISTICS)), np.zeros(len(STATISTICS))
+    present = np.isfinite(table[..., EFFECT])
+    for place in np.flatnonzero(present.sum(axis=0) >= MIN_CLIENTS):
+        told = table[present[:, place], place]
+        centre[place], spread[place] = _centre_and_spread(told[:, EFFECT], told[:, DEVIATION])
+    return ClientSpread(centre=centre, spread=spread)
+
+
+def _table(history: Sequence[Sequence[Departures]]) -> Table:
+    """[K, S, 4]"""
+    return np.stack([_combined(each) for each in history]) if history else np.empty((0, len(STATISTICS), 4))
 
 
 def _tests(scores: Table) -> Table:

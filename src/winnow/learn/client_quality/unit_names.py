@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-CLOSE = 0.05
-"""A factor that is this near to a known one, relative to it, may be it."""
+CLOSE, CLOSE_IF_MEANT = 0.05, 0.15
+"""A factor that is this near to a known one, relative to it, may be it; honest clients differ by some per cent, too."""
 MAX_ERROR = 0.15
 
 
@@ -48,7 +48,7 @@ def likely_units(column: str, factor: float, error: float) -> UnitFactor | None:
 
     Units that are meant for a column of this name are suggested even if the factor is less certain.
     """
-    close = max(CLOSE, 2.5 * min(error, MAX_ERROR))
+    close = max(CLOSE_IF_MEANT, 2.5 * min(error, MAX_ERROR))
     meant = [each for each in UNIT_FACTORS if any(word in column.lower() for word in each.words)]
     general = [each for each in UNIT_FACTORS if not each.words]
     for candidates, tolerance in ((meant, close), (general, CLOSE)):
