@@ -378,6 +378,20 @@ def test_what_hides_data_silences_evidence_and_refuses_it_by_name(setting: str) 
         assert str(refusal.value).endswith(f"quality.evidence: {kind} would tell what {setting} hides; remove it")
 
 
+@pytest.mark.parametrize("setting", HIDING)
+def test_a_policy_without_evidence_is_refused_with_a_way_out(setting: str) -> None:
+    algorithm = "fedprof" if setting.startswith("select") else "fedavg"
+    sets = (*HIDING[setting], "quality.policy=exclude")
+    with pytest.raises(ConfigError) as refusal:
+        resolve(DEFAULTS, sets=sets, algorithm=algorithm)
+    if setting.startswith(SEES_UPDATES):
+        way_out = f"needs evidence, of which {setting} leaves contribution, updates: set quality.evidence to some of it"
+        assert resolve(DEFAULTS, sets=(*sets, "quality.evidence=['updates']"), algorithm=algorithm)
+    else:
+        way_out = f"cannot work with {setting}, which hides clients' data and updates; remove one or the other"
+    assert str(refusal.value).endswith(f"quality.policy = 'exclude' {way_out}")
+
+
 @pytest.mark.parametrize(
     ("sets", "algorithm", "message"),
     [
@@ -385,7 +399,7 @@ def test_what_hides_data_silences_evidence_and_refuses_it_by_name(setting: str) 
         (("quality.policy=down-weight",), "fedbuff", "cannot be used with schedule.name = 'buffered'"),
         (("quality.policy=down-weight",), "krum", "which does not let a client count less"),
         (("quality.policy=down-weight", "aggregate.weights=scheme-2"), "fedavg-rp", "does not let a client count less"),
-        (("quality.policy=exclude", "quality.evidence=[]"), "fedavg", "needs evidence, and there is none"),
+        (("quality.policy=exclude", "quality.evidence=[]"), "fedavg", "quality.evidence = [] asks for none; remove it"),
         (("quality.evidence=['labels']",), "fedper", "'labels' cannot be had: the model has parts that are private"),
         (("quality.evidence=['contribution']", "reference_clients=[1]"), "fedavg", "clients hold the reference set"),
     ],

@@ -7,7 +7,14 @@ from pydantic import Field, field_validator
 
 from winnow.core import Settings
 from winnow.core.join_names import listed
-from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, AlgorithmPart, EvidenceKind
+from winnow.learn.algorithm_part import (
+    ALL_EVIDENCE,
+    CONTRIBUTION,
+    TOLD_BY_CLIENTS,
+    UPDATES,
+    AlgorithmPart,
+    EvidenceKind,
+)
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
@@ -60,7 +67,7 @@ class QualitySettings(Settings):
         if self.policy == "warn":
             return None
         if not self.kinds(whole, filters):
-            return f"quality.policy = {self.policy!r} needs evidence, and there is none; set quality.evidence"
+            return f"quality.policy = {self.policy!r} {self._why_no_evidence(whole, filters)}"
         if self.policy not in whole.schedule.policies:
             name = getattr(whole.schedule, "name", "")
             return f"quality.policy = {self.policy!r} cannot be used with schedule.name = {name!r}; use 'warn'"
@@ -71,6 +78,17 @@ class QualitySettings(Settings):
                 "client count less; use 'exclude' or 'warn'"
             )
         return None
+
+    def _why_no_evidence(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"]) -> str:
+        """Why a policy has nothing to go by, and what can be done about it."""
+        hiding = [part for part in _hiding_parts(whole, filters) if part.forbidden_evidence]
+        if not hiding:
+            return "needs evidence, and quality.evidence = [] asks for none; remove it, or name what to look at"
+        settings = listed([_setting(part, whole) for part in hiding])
+        left = sorted(ALL_EVIDENCE.difference(*(part.forbidden_evidence for part in hiding)))
+        if not left:
+            return f"cannot work with {settings}, which hides clients' data and updates; remove one or the other"
+        return f"needs evidence, of which {settings} leaves {listed(left)}: set quality.evidence to some of it"
 
     def privacy_text(self, kinds: Sequence[EvidenceKind]) -> list[str]:
         """What each kind of evidence tells the server, and what it costs."""
