@@ -84,6 +84,17 @@ def test_a_file_for_spreadsheets_runs_no_formula_of_a_strangers_name(tmp_path: P
     assert second == ["a b", "100", "2", "0.125", "fine", ""]
 
 
+def test_a_file_of_another_kind_is_refused_before_anything_is_written(five: Path, capsys: Capture) -> None:
+    wrong = call(capsys, "clients", five, "--out", five / "clients.xlsx")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert wrong.err == (
+        f"winnow: error: --out {five}/clients.xlsx: the table is written as .csv, which spreadsheets open; "
+        "name the file clients.csv\n"
+    )
+    assert not (five / "clients.xlsx").exists()
+    assert call(capsys, "clients", five, "--out", five / "Clients.CSV").code == 0
+
+
 def test_hostile_names_and_evidence_move_no_cursor_and_are_no_markup(tmp_path: Path, capsys: Capture) -> None:
     clients = [Client(name="\x1b[2J[red]x[/red]\n\rSt Mary", evidence="\x1b]0;title\x07" + "e" * 5000)]
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", clients)).out
@@ -117,6 +128,17 @@ def test_of_several_runs_one_is_to_be_named(tmp_path: Path, capsys: Capture) -> 
     )
     (tmp_path / "both" / "b" / "run.json").unlink()
     assert call(capsys, "clients", tmp_path / "both").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [('{"schema": 2,', "Expecting property name"), ("", "Expecting value"), ("[]", "it does not describe a run")],
+)
+def test_a_broken_description_is_named(five: Path, content: str, why: str, capsys: Capture) -> None:
+    (five / "run.json").write_text(content)
+    wrong = call(capsys, "clients", five)
+    assert (wrong.code, wrong.out, wrong.err.count("\n")) == (2, "", 1)
+    assert wrong.err.startswith(f"winnow: error: {five}/run.json is damaged: {why}")
 
 
 def test_show_tells_where_to_look(five: Path, capsys: Capture) -> None:

@@ -45,8 +45,11 @@ def clients(
     A score of 1 is the alarm threshold; 0 is expected of an honest client.
     """
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core.join_names import counted
     from winnow.runs.client_table import read_client_table
 
+    if out is not None:
+        _check_csv(out)
     view = _the_run(run)
     table = read_client_table(view)
     rows = _chosen(table.rows, find, verdict)
@@ -54,7 +57,7 @@ def clients(
         from winnow.report.client_cells import write_client_csv
 
         write_client_csv(out, rows)
-        say(f"{len(rows):,} clients: {out}")
+        say(f"{counted(len(rows), 'client')}: {out}")
     elif as_json:
         write_json([row.record() for row in rows])
     elif not rows:
@@ -63,6 +66,15 @@ def clients(
         stdout_console().print(_rendered(rows, everything=show_all))
         for line in _notes(view, table):
             stdout_console().print(line, soft_wrap=True, markup=False)
+
+
+def _check_csv(out: Path) -> None:
+    from winnow.core import RunError
+
+    if out.suffix.lower() != ".csv":
+        raise RunError(
+            f"--out {out}: the table is written as .csv, which spreadsheets open; name the file {out.stem}.csv"
+        )
 
 
 def _the_run(folder: Path) -> "RunView":

@@ -7,7 +7,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from winnow.core.join_names import listed
+from winnow.core.join_names import counted, listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
 from winnow.report.figures import apply_layout
@@ -135,14 +135,14 @@ def _actions(table: ClientTable) -> str:
 
 def _caption(table: ClientTable) -> str:
     missing = sum(not math.isfinite(row.score) for row in table.rows)
-    without = f"; {missing:,} clients without a score are not drawn" if missing else ""
+    without = f"; {counted(missing, 'client')} without a score not drawn" if missing else ""
     return f"Score of each client, coloured by verdict; the line at 1 is the alarm threshold{without}"
 
 
 def client_scores(table: ClientTable) -> go.Figure:
-    """Scores by client, the worst first: by name where there is room for names."""
-    rows = sorted((row for row in table.rows if math.isfinite(row.score)), key=lambda row: -row.score)
-    named, logarithmic = len(rows) <= NAMES_UP_TO, bool(rows) and rows[0].score > LINEAR_UP_TO
+    """Scores by client, in the order of the table: by name where there is room for names."""
+    rows = [row for row in table.rows if math.isfinite(row.score)]
+    named, logarithmic = len(rows) <= NAMES_UP_TO, max((row.score for row in rows), default=0) > LINEAR_UP_TO
     place = {row.client: number for number, row in enumerate(rows)}
     figure = go.Figure()
     for verdict in VERDICTS:
