@@ -109,6 +109,8 @@ def test_what_the_policy_did_is_said(tmp_path: Path, capsys: Capture) -> None:
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", actions=actions)).out
     assert "excluded in round 4: Eastgate, Northside" in out
     assert "readmitted in round 4: St Mary" in out
+    kept = write_assessed_run(tmp_path / "kept", actions=[(3, "keep", UNITS)])
+    assert "kept by quality.keep in round 4: Northside" in call(capsys, "clients", kept).out
     policy = {row.name: row.policy for row in read_client_table(RunFolder.open(tmp_path / "run")).rows}
     assert policy == {"Eastgate": "exclude", "Northside": "exclude", "St Mary": "", "Holm": "", "Tiny": ""}
 

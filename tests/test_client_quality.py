@@ -281,7 +281,10 @@ def test_a_client_that_is_kept_by_name_is_never_touched() -> None:
     assert touched
     kept = made.client_names[min(touched)]
     with run(*sets, f"quality.keep=['{kept}', 'client {max(touched)}']", dataset=named) as made:
-        assert not touched & {event.client for event in events(made, PolicyApplied)}
+        told = {event.client: (event.action, event.reason) for event in events(made, PolicyApplied)}
+    for client in touched:
+        assert told[client][0] == ("keep" if client in (min(touched), max(touched)) else "exclude")
+        assert told[client][1].startswith(("suspect: ", "harmful: "))
 
 
 def test_to_keep_a_client_that_nobody_knows_is_one_line() -> None:
@@ -306,6 +309,18 @@ def test_the_policy_readmits_and_leaves_a_cohort() -> None:
     again = QualityPolicy("exclude", 4, frozenset(), min_clients=2)
     again.restore(policy.state())
     assert again.select(everybody, np.random.default_rng(0)).clients.tolist() == [0, 1, 2]
+
+
+def test_a_kept_client_is_told_of_once_and_counts_in_full() -> None:
+    policy = QualityPolicy("exclude", 4, frozenset({3}), min_clients=3)
+    bad = [assessed(2, 1.5, "suspect"), assessed(3, 2.0, "harmful")]
+    assert list(policy.apply(bad)) == [(3, "keep", "harmful: why"), (2, "exclude", "suspect: why")]
+    everybody = SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64))
+    assert policy.select(everybody, np.random.default_rng(0)).clients.tolist() == [0, 1, 3]
+    again = QualityPolicy("exclude", 4, frozenset({3}), min_clients=3)
+    again.restore(policy.state())
+    assert list(again.apply(bad)) == [], "nothing has changed"
+    assert list(again.apply([assessed(3, 0.1, "fine")])) == []
 
 
 def test_places_of_the_excluded_go_to_all_others_alike() -> None:

@@ -49,6 +49,11 @@ def test_the_picture_has_a_dot_a_client_in_the_colour_of_its_verdict(tmp_path: P
     assert [line["x0"] for line in figure["layout"]["shapes"]] == [1], "the alarm threshold"
 
 
+def test_what_a_kept_client_was_kept_from_is_in_the_report(tmp_path: Path) -> None:
+    _, page = page_of(write_assessed_run(tmp_path / "run", actions=[(3, "keep", UNITS)]))
+    assert ["4", "Northside", "kept by quality.keep", UNITS] in page.rows
+
+
 def test_many_clients_are_all_there_to_be_found(tmp_path: Path) -> None:
     many = [Client(name=f"ward {number}", score=number / 100) for number in range(99)]
     text, page = page_of(write_assessed_run(tmp_path / "run", [*many, HOSPITALS[1]]))
