@@ -2,6 +2,7 @@
 
 import csv
 import json
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,9 @@ def test_a_run_without_assessments_says_why(tmp_path: Path, capsys: Capture, set
     run = write_assessed_run(tmp_path / "run", assessed=False, finished=False, config=config)
     told = call(capsys, "clients", run).out
     assert told.splitlines()[-1] == f"clients were not assessed: {why}"
+    call(capsys, "report", run)
+    page = unescape((run / "report.html").read_text(encoding="utf-8"))
+    assert f"<h2>Clients</h2><p>Clients were not assessed: {why}.</p>" in page.replace("\n", "")
     rows = json.loads(call(capsys, "clients", run, "--json").out)
     assert {row["verdict"] for row in rows} == {"cannot tell"}
 

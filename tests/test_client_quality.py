@@ -17,8 +17,8 @@ from winnow.experiment.training_setup import RunInputs
 from winnow.explain.privacy_report import make_privacy_report
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment
-from winnow.learn.client_quality.assessor import assessment_rounds
 from winnow.learn.client_quality.policy import QualityPolicy
+from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.selection import SelectedClients
 from winnow.runs.event_log import encode_event
 from world import BASE, blobs, experiment, prepared
@@ -116,10 +116,20 @@ def test_a_regression_is_told_by_bins_of_its_target() -> None:
 
 
 def test_assessments_are_evenly_spread_and_the_last_follows_the_last_round() -> None:
-    assert sorted(assessment_rounds(50, 5)) == [10, 20, 30, 40, 50]
-    assert sorted(assessment_rounds(3, 5)) == [1, 2, 3]
+    assert sorted(QualitySettings().assessment_rounds(50)) == [10, 20, 30, 40, 50]
+    assert sorted(QualitySettings().assessment_rounds(3)) == [1, 2, 3]
     with run("rounds=4", "quality.assessments=2") as made:
         assert [event.round for event in events(made, Assessed)] == [2, 4]
+
+
+def test_a_policy_that_acts_does_so_early_in_a_long_run() -> None:
+    assert min(QualitySettings().assessment_rounds(3000)) == 600, "nothing waits for a warning"
+    acting = QualitySettings(policy="exclude")
+    assert sorted(acting.assessment_rounds(3000)) == [10, 56, 383, 1271, 3000]
+    assert acting.assessment_rounds(50) == QualitySettings().assessment_rounds(50)
+    for times, rounds in ((2, 21), (5, 51), (100, 1001), (300, 3100)):
+        due = QualitySettings(policy="down-weight", assessments=times).assessment_rounds(rounds)
+        assert (len(due), min(due), max(due)) == (times, 10, rounds)
 
 
 def test_spoiled_clients_stand_out() -> None:

@@ -118,41 +118,14 @@ def _rendered(rows: "Sequence[ClientRow]", *, everything: bool) -> "RenderableTy
 
 def _notes(view: "RunView", table: "ClientTable") -> "Sequence[str]":
     """What the table does not say: what it comes to, what the run did about it, how to see the rest."""
+    from winnow.explain.unassessed_clients import why_not_assessed
     from winnow.report.client_cells import policy_lines
 
     if not table.assessments:
-        return [f"clients were not assessed: {_why_not_assessed(view)}"]
+        return [f"clients were not assessed: {why_not_assessed(view.config_text)}"]
     often = "once" if len(table.assessments) == 1 else f"{len(table.assessments)} times, last"
     when = f"assessed {often} after round {table.assessments[-1]}"
     notes = [f"{table.headline()}; {when}", *policy_lines(table)]
     if len(table.rows) > SHOWN_UP_TO:
         notes.append("--all shows every client; --find TEXT or --verdict suspect shows some")
     return notes
-
-
-def _why_not_assessed(view: "RunView") -> str:
-    """What keeps the run from looking at clients' data, and what to set."""
-    from pydantic import ValidationError
-
-    from winnow.config.schema import Experiment
-    from winnow.learn.algorithm_part import ALL_EVIDENCE
-    from winnow.learn.client_quality.assessor import assessment_rounds
-    from winnow.learn.client_quality.settings import DEFAULT_EVIDENCE
-
-    try:
-        experiment = Experiment.model_validate(view.config)  # without plugins: the folder may be a stranger's
-    except ValidationError:
-        return "its configuration is not that of a training that is known here"
-    quality, parts = experiment.quality, (experiment.composed(), experiment.filters)
-    if quality.kinds(*parts):
-        first = min(assessment_rounds(experiment.rounds, quality.assessments))
-        return f"the first assessment is after round {first}"
-    if quality.evidence is not None:
-        return "quality.evidence = [] asks for nothing; remove it, or name what to look at"
-
-    def fault(*kinds: str) -> str | None:
-        return quality.model_copy(update={"evidence": kinds}).conflict(*parts)
-
-    hidden = (fault(*DEFAULT_EVIDENCE) or "").removeprefix("quality.evidence: ").partition(";")[0]
-    left = [kind for kind in sorted(ALL_EVIDENCE) if fault(kind) is None]
-    return f"{hidden}; quality.evidence may be set to {', '.join(left)}" if left else hidden

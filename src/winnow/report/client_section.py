@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import TypeAlias
 
 import plotly.graph_objects as go
 
@@ -62,15 +63,33 @@ MEANINGS = {
 TITLES = tuple(column.capitalize() for column in COLUMNS)
 
 
-def client_quality_section(groups: Groups) -> str:
-    """Of one run all clients; of several, of each algorithm's first run, those that look bad."""
+WhyNotAssessed: TypeAlias = Callable[[str], str]
+"""Says why a run with this configuration did not look at clients' data; empty where that is not known."""
+
+
+def no_reason(config_text: str) -> str:
+    """Not known."""
+    return ""
+
+
+def client_quality_section(groups: Groups, why_not_assessed: WhyNotAssessed) -> str:
+    """Of one run all clients, or why none were assessed; of several, of each algorithm's first run, those that look
+    bad.
+    """
     runs = [run for group in groups.values() for run in group]
     if len(runs) == 1:
-        return "" if runs[0].clients is None else section("Clients", *_of_one(runs[0], runs[0].clients))
+        return _section_of_one(runs[0], why_not_assessed)
     shown = {name: group[0] for name, group in groups.items() if group[0].clients is not None}
     if not shown or len(groups) > ALGORITHMS_UP_TO:
         return ""
     return section("Clients", *(piece for name, run in shown.items() for piece in _of_several(name, run)))
+
+
+def _section_of_one(run: RunPlotData, why_not_assessed: WhyNotAssessed) -> str:
+    if run.clients is not None:
+        return section("Clients", *_of_one(run, run.clients))
+    reason = why_not_assessed(run.config_text)
+    return section("Clients", paragraph(f"Clients were not assessed: {reason}.")) if reason else ""
 
 
 def _of_one(run: RunPlotData, table: ClientTable) -> list[str]:

@@ -39,7 +39,7 @@ class ClientRow:
     verdict: str
     evidence: str
     policy: str
-    """What the run does about it at the end: "exclude", "down-weight", "keep" (what quality.keep prevents), or nothing."""
+    """What the run does about it at the end: "exclude", "down-weight", "keep" (by `quality.keep`) or nothing."""
 
     def record(self) -> dict[str, Any]:
         return {column: getattr(self, column) for column in COLUMNS}

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DEFAULT_EVIDENCE: tuple[EvidenceKind, ...] = (*TOLD_BY_CLIENTS, UPDATES)
 """What is looked at unless told otherwise: all but what takes many evaluations."""
 
+FIRST_UP_TO = 10
+"""A policy that acts is first applied after at most so many rounds, where there is more than one assessment."""
+
 Policy: TypeAlias = Literal["warn", "down-weight", "exclude"]
 
 
@@ -32,7 +35,7 @@ class QualitySettings(Settings):
     evidence: tuple[EvidenceKind, ...] | None = None
     """None is all but the contribution, where no setting keeps clients' data or updates from the server."""
     assessments: int = Field(default=5, ge=1)
-    """How many times in a run, evenly spread; the last one is after the last round."""
+    """How many times in a run; the last one is after the last round."""
     false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """The share of honest clients that may be called suspect."""
     policy: Policy = "warn"
@@ -47,6 +50,18 @@ class QualitySettings(Settings):
     @classmethod
     def _each_once(cls, evidence: tuple[EvidenceKind, ...] | None) -> tuple[EvidenceKind, ...] | None:
         return None if evidence is None else tuple(dict.fromkeys(evidence))
+
+    def assessment_rounds(self, rounds: int) -> frozenset[int]:
+        """The rounds after which clients are assessed, the last one among them: evenly spread; in a long run whose
+        policy acts, ever further apart, so that it does not wait for long. Whole numbers: all parties must agree.
+        """
+        times = self.assessments
+        if self.policy == "warn" or times == 1 or rounds <= FIRST_UP_TO * times:
+            return frozenset(-(-rounds * place // times) for place in range(1, times + 1))
+        due = [FIRST_UP_TO]
+        for place in range(1, times):
+            due.append(max(due[-1] + 1, FIRST_UP_TO + (rounds - FIRST_UP_TO) * place**3 // (times - 1) ** 3))
+        return frozenset(due)
 
     def kinds(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> tuple[EvidenceKind, ...]:
         """The evidence that is gathered in a run with this algorithm and these filters."""
