@@ -2,6 +2,7 @@
 
 import csv
 import json
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,17 @@ def test_no_formula_hides_behind_space_that_a_line_loses(tmp_path: Path, capsys:
     assert (first[0], first[-1], second[0]) == ("'=1+1", "'@sum", "'\uff1d1+1")
 
 
+def test_a_file_of_another_kind_is_refused_before_anything_is_written(five: Path, capsys: Capture) -> None:
+    wrong = call(capsys, "clients", five, "--out", five / "clients.xlsx")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert wrong.err == (
+        f"winnow: error: --out {five}/clients.xlsx: the table is written as .csv, which spreadsheets open; "
+        "name the file clients.csv\n"
+    )
+    assert not (five / "clients.xlsx").exists()
+    assert call(capsys, "clients", five, "--out", five / "Clients.CSV").code == 0
+
+
 def test_hostile_names_and_evidence_move_no_cursor_and_are_no_markup(tmp_path: Path, capsys: Capture) -> None:
     clients = [Client(name="\x1b[2J[red]x[/red]\n\rSt Mary", evidence="\x1b]0;title\x07" + "e" * 5000)]
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", clients)).out
@@ -105,6 +117,8 @@ def test_what_the_policy_did_is_said(tmp_path: Path, capsys: Capture) -> None:
     out = call(capsys, "clients", write_assessed_run(tmp_path / "run", actions=actions)).out
     assert "excluded in round 4: Eastgate, Northside" in out
     assert "readmitted in round 4: St Mary" in out
+    kept = write_assessed_run(tmp_path / "kept", actions=[(3, "keep", UNITS)])
+    assert "kept by quality.keep in round 4: Northside" in call(capsys, "clients", kept).out
     policy = {row.name: row.policy for row in read_client_table(RunFolder.open(tmp_path / "run")).rows}
     assert policy == {"Eastgate": "exclude", "Northside": "exclude", "St Mary": "", "Holm": "", "Tiny": ""}
 
@@ -124,6 +138,17 @@ def test_of_several_runs_one_is_to_be_named(tmp_path: Path, capsys: Capture) -> 
     )
     (tmp_path / "both" / "b" / "run.json").unlink()
     assert call(capsys, "clients", tmp_path / "both").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [('{"schema": 2,', "Expecting property name"), ("", "Expecting value"), ("[]", "it does not describe a run")],
+)
+def test_a_broken_description_is_named(five: Path, content: str, why: str, capsys: Capture) -> None:
+    (five / "run.json").write_text(content)
+    wrong = call(capsys, "clients", five)
+    assert (wrong.code, wrong.out, wrong.err.count("\n")) == (2, "", 1)
+    assert wrong.err.startswith(f"winnow: error: {five}/run.json is damaged: {why}")
 
 
 def test_show_tells_where_to_look(five: Path, capsys: Capture) -> None:
@@ -169,6 +194,9 @@ def test_a_run_without_assessments_says_why(tmp_path: Path, capsys: Capture, set
     run = write_assessed_run(tmp_path / "run", assessed=False, finished=False, config=config)
     told = call(capsys, "clients", run).out
     assert told.splitlines()[-1] == f"clients were not assessed: {why}"
+    call(capsys, "report", run)
+    page = unescape((run / "report.html").read_text(encoding="utf-8"))
+    assert f"<h2>Clients</h2><p>Clients were not assessed: {why}.</p>" in page.replace("\n", "")
     rows = json.loads(call(capsys, "clients", run, "--json").out)
     assert {row["verdict"] for row in rows} == {"cannot tell"}
 

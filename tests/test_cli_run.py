@@ -198,6 +198,14 @@ MISTAKES = {
         ),
         "collect.encoding.codewords = 300 is unknown; valid: 2, 4, 8, 16, 32, 64, 128, 256",
     ),
+    "word in a list": (
+        ("run", "demo", "--set", "quality.evidence=['updates', 'label']"),
+        "quality.evidence[1] = 'label' is unknown; did you mean 'labels'?\n",
+    ),
+    "word in a list, far from all": (
+        ("run", "demo", "--set", "quality.evidence=['zzz']"),
+        "quality.evidence[0] = 'zzz' is unknown; valid: columns, contribution, inputs, labels, updates\n",
+    ),
     "large": (("run", "demo", "--set", "model.hidden=[70000]"), "model.hidden[0] = 70000: must be at most 65536"),
     "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: must be at least 1"),
     "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task has no effect on"),

@@ -17,8 +17,8 @@ from winnow.experiment.training_setup import RunInputs
 from winnow.explain.privacy_report import make_privacy_report
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment
-from winnow.learn.client_quality.assessor import assessment_rounds
 from winnow.learn.client_quality.policy import QualityPolicy
+from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.selection import SelectedClients
 from winnow.runs.event_log import encode_event
 from world import BASE, blobs, experiment, prepared
@@ -116,10 +116,20 @@ def test_a_regression_is_told_by_bins_of_its_target() -> None:
 
 
 def test_assessments_are_evenly_spread_and_the_last_follows_the_last_round() -> None:
-    assert sorted(assessment_rounds(50, 5)) == [10, 20, 30, 40, 50]
-    assert sorted(assessment_rounds(3, 5)) == [1, 2, 3]
+    assert sorted(QualitySettings().assessment_rounds(50)) == [10, 20, 30, 40, 50]
+    assert sorted(QualitySettings().assessment_rounds(3)) == [1, 2, 3]
     with run("rounds=4", "quality.assessments=2") as made:
         assert [event.round for event in events(made, Assessed)] == [2, 4]
+
+
+def test_a_policy_that_acts_does_so_early_in_a_long_run() -> None:
+    assert min(QualitySettings().assessment_rounds(3000)) == 600, "nothing waits for a warning"
+    acting = QualitySettings(policy="exclude")
+    assert sorted(acting.assessment_rounds(3000)) == [10, 56, 383, 1271, 3000]
+    assert acting.assessment_rounds(50) == QualitySettings().assessment_rounds(50)
+    for times, rounds in ((2, 21), (5, 51), (100, 1001), (300, 3100)):
+        due = QualitySettings(policy="down-weight", assessments=times).assessment_rounds(rounds)
+        assert (len(due), min(due), max(due)) == (times, 10, rounds)
 
 
 def test_spoiled_clients_stand_out() -> None:
@@ -281,7 +291,10 @@ def test_a_client_that_is_kept_by_name_is_never_touched() -> None:
     assert touched
     kept = made.client_names[min(touched)]
     with run(*sets, f"quality.keep=['{kept}', 'client {max(touched)}']", dataset=named) as made:
-        assert not touched & {event.client for event in events(made, PolicyApplied)}
+        told = {event.client: (event.action, event.reason) for event in events(made, PolicyApplied)}
+    for client in touched:
+        assert told[client][0] == ("keep" if client in (min(touched), max(touched)) else "exclude")
+        assert told[client][1].startswith(("suspect: ", "harmful: "))
 
 
 def test_to_keep_a_client_that_nobody_knows_is_one_line() -> None:
@@ -306,6 +319,18 @@ def test_the_policy_readmits_and_leaves_a_cohort() -> None:
     again = QualityPolicy("exclude", 4, frozenset(), min_clients=2)
     again.restore(policy.state())
     assert again.select(everybody, np.random.default_rng(0)).clients.tolist() == [0, 1, 2]
+
+
+def test_a_kept_client_is_told_of_once_and_counts_in_full() -> None:
+    policy = QualityPolicy("exclude", 4, frozenset({3}), min_clients=3)
+    bad = [assessed(2, 1.5, "suspect"), assessed(3, 2.0, "harmful")]
+    assert list(policy.apply(bad)) == [(3, "keep", "harmful: why"), (2, "exclude", "suspect: why")]
+    everybody = SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64))
+    assert policy.select(everybody, np.random.default_rng(0)).clients.tolist() == [0, 1, 3]
+    again = QualityPolicy("exclude", 4, frozenset({3}), min_clients=3)
+    again.restore(policy.state())
+    assert list(again.apply(bad)) == [], "nothing has changed"
+    assert list(again.apply([assessed(3, 0.1, "fine")])) == []
 
 
 def test_places_of_the_excluded_go_to_all_others_alike() -> None:
@@ -378,6 +403,20 @@ def test_what_hides_data_silences_evidence_and_refuses_it_by_name(setting: str) 
         assert str(refusal.value).endswith(f"quality.evidence: {kind} would tell what {setting} hides; remove it")
 
 
+@pytest.mark.parametrize("setting", HIDING)
+def test_a_policy_without_evidence_is_refused_with_a_way_out(setting: str) -> None:
+    algorithm = "fedprof" if setting.startswith("select") else "fedavg"
+    sets = (*HIDING[setting], "quality.policy=exclude")
+    with pytest.raises(ConfigError) as refusal:
+        resolve(DEFAULTS, sets=sets, algorithm=algorithm)
+    if setting.startswith(SEES_UPDATES):
+        way_out = f"needs evidence, of which {setting} leaves contribution, updates: set quality.evidence to some of it"
+        assert resolve(DEFAULTS, sets=(*sets, "quality.evidence=['updates']"), algorithm=algorithm)
+    else:
+        way_out = f"cannot work with {setting}, which hides clients' data and updates; remove one or the other"
+    assert str(refusal.value).endswith(f"quality.policy = 'exclude' {way_out}")
+
+
 @pytest.mark.parametrize(
     ("sets", "algorithm", "message"),
     [
@@ -385,7 +424,7 @@ def test_what_hides_data_silences_evidence_and_refuses_it_by_name(setting: str) 
         (("quality.policy=down-weight",), "fedbuff", "cannot be used with schedule.name = 'buffered'"),
         (("quality.policy=down-weight",), "krum", "which does not let a client count less"),
         (("quality.policy=down-weight", "aggregate.weights=scheme-2"), "fedavg-rp", "does not let a client count less"),
-        (("quality.policy=exclude", "quality.evidence=[]"), "fedavg", "needs evidence, and there is none"),
+        (("quality.policy=exclude", "quality.evidence=[]"), "fedavg", "quality.evidence = [] asks for none; remove it"),
         (("quality.evidence=['labels']",), "fedper", "'labels' cannot be had: the model has parts that are private"),
         (("quality.evidence=['contribution']", "reference_clients=[1]"), "fedavg", "clients hold the reference set"),
     ],

@@ -99,11 +99,11 @@ def test_what_every_owner_may_read_leaves_out_rare_classes_of_the_reference() ->
             assert made.training.assessor is not None
             return made.training.assessor.summary_for_owners(made.training.model)
 
-    whole, _ = summary(2)
+    whole, *_ = summary(2)
     counts = whole.moments["columns"].counts
     least = int(np.sort(counts)[1])
     assert least > counts.min()
-    told, _ = summary(least)
+    told, *_ = summary(least)
     rare = counts < least
     assert told.rows == counts[~rare].sum()
     assert not told.moments["columns"].counts[rare].any()

@@ -44,9 +44,14 @@ def test_the_picture_has_a_dot_a_client_in_the_colour_of_its_verdict(tmp_path: P
     figure = page.figures[0]
     dots = {trace["name"]: numbers(trace["x"]) for trace in figure["data"]}
     assert dots == {"harmful": [9.41], "suspect": [11.2], "different": [0.9], "fine": [0.31]}
-    assert figure["layout"]["yaxis"]["ticktext"] == ["Northside", "Eastgate", "Holm", "St Mary"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["Eastgate", "Northside", "Holm", "St Mary"], "as in the table"
     assert len({trace["marker"]["color"] for trace in figure["data"]}) == 4
     assert [line["x0"] for line in figure["layout"]["shapes"]] == [1], "the alarm threshold"
+
+
+def test_what_a_kept_client_was_kept_from_is_in_the_report(tmp_path: Path) -> None:
+    _, page = page_of(write_assessed_run(tmp_path / "run", actions=[(3, "keep", UNITS)]))
+    assert ["4", "Northside", "kept by quality.keep", UNITS] in page.rows
 
 
 def test_many_clients_are_all_there_to_be_found(tmp_path: Path) -> None:

@@ -154,12 +154,12 @@ def _spoil(folder: Path) -> None:
 
 
 def test_the_same_data_as_in_the_simulation_are_dealt_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    done = call(capsys, "data", "split", "demo", "--sites", 3, "--out", tmp_path / "dealt", "--set", "data.clients=8")
+    done = call(capsys, "data", "split", "demo", "--sites", 3, "--out", tmp_path / "dealt", "--set", "data.clients=4")
     lines = done.out.splitlines()
     assert [line.rpartition("/")[2].partition(",")[0] for line in lines] == [
-        "site-1: 3 clients",
-        "site-2: 3 clients",
-        "site-3: 2 clients",
+        "site-1: 2 clients",
+        "site-2: 1 client",
+        "site-3: 1 client",
         "server: reference and test sets",
     ]
     again = call(capsys, "data", "split", "demo", "--sites", 3, "--out", tmp_path / "dealt")

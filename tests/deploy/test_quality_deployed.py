@@ -133,6 +133,14 @@ def test_a_server_learns_nothing_that_the_author_did_not_sign(lie: dict[str, Any
     assert outcome.reason == NOT_SIGNED
 
 
+def test_a_site_knows_when_a_policy_that_acts_has_clients_assessed() -> None:
+    service = site_of(settings("rounds=3000", "quality.policy=exclude"), small_site())
+    assert isinstance(answer(service, "assess", ASKED, round=10), Reply)
+    outcome = answer(service, "assess", ASKED, round=600)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == NOT_SIGNED
+
+
 def test_bins_of_a_regression_stay_where_they_were() -> None:
     service = site_of(settings("local.learning_rate=0.01"), small_site(classes=None))
     asked = replace(ASKED, classes=3, edges=(-0.5, 0.5))

@@ -252,9 +252,32 @@ def test_a_policy_of_the_same_size_is_read_again(tmp_path: Path) -> None:
     [
         (watch_site_policy, "control = true\n", "the key control is now named remote_control"),
         (watch_server_policy, "[[allow]]\ncommands = ['*']\nof = 'own'\n", "the key of is now named scope"),
+        (
+            watch_site_policy,
+            "share_evidence = ['inputs', 'label']",
+            "share_evidence[1] = 'label' is unknown; did you mean 'labels'?",
+        ),
+        (
+            watch_site_policy,
+            "share_evidence = ['zzz']",
+            "share_evidence[0] = 'zzz' is unknown; valid: columns, inputs, labels",
+        ),
+        (watch_site_policy, "share_evidenc = []", "unknown key share_evidenc; did you mean 'share_evidence'?"),
+        (watch_site_policy, "[limits]\ncpu = 3", "unknown key limits.cpu; did you mean 'cpus'?"),
+        (
+            watch_site_policy,
+            "[[jobs]]\ndata = ['*']\npeple = ['ana']",
+            "unknown key jobs[0].peple; did you mean 'people'?",
+        ),
+        (
+            watch_server_policy,
+            "[[allow]]\ncommands = ['*', 'submitt']",
+            "allow[0].commands[1] = 'submitt' is unknown; did you mean 'submit'?",
+        ),
+        (watch_site_policy, "[limits]\ncpus = -3", "Expected `float` > 0.0 - at `$.limits.cpus`"),
     ],
 )
-def test_an_old_key_is_answered_with_its_new_name(
+def test_a_mistake_is_answered_with_what_is_valid(
     watch: Callable[[Path], WatchedFile[Any]], text: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, text)

@@ -41,8 +41,11 @@ def clients(
     A score of 1 is the alarm threshold; 0 is expected of an honest client.
     """
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core.join_names import counted
     from winnow.runs.client_table import read_client_table
 
+    if out is not None:
+        _check_csv(out)
     view = _the_run(run)
     table = read_client_table(view)
     rows = _chosen(table.rows, find, verdict)
@@ -50,7 +53,7 @@ def clients(
         from winnow.report.client_cells import write_client_csv
 
         write_client_csv(out, rows)
-        say(f"{len(rows):,} clients: {out}")
+        say(f"{counted(len(rows), 'client')}: {out}")
     elif as_json:
         write_json([row.record() for row in rows])
     elif not rows:
@@ -59,6 +62,15 @@ def clients(
         stdout_console().print(_rendered(rows, everything=show_all))
         for line in _notes(view, table):
             stdout_console().print(line, soft_wrap=True, markup=False)
+
+
+def _check_csv(out: Path) -> None:
+    from winnow.core import RunError
+
+    if out.suffix.lower() != ".csv":
+        raise RunError(
+            f"--out {out}: the table is written as .csv, which spreadsheets open; name the file {out.stem}.csv"
+        )
 
 
 def _the_run(folder: Path) -> "RunView":
@@ -102,40 +114,13 @@ def _rendered(rows: "Sequence[ClientRow]", *, everything: bool) -> "RenderableTy
 
 def _notes(view: "RunView", table: "ClientTable") -> "Sequence[str]":
     """What the table does not say: what it comes to, what the run did about it, how to see the rest."""
+    from winnow.explain.unassessed_clients import why_not_assessed
     from winnow.report.client_cells import policy_lines
     from winnow.runs.client_table import SHOWN_UP_TO
 
     if not table.assessments:
-        return [f"clients were not assessed: {_why_not_assessed(view)}"]
+        return [f"clients were not assessed: {why_not_assessed(view.config_text)}"]
     notes = [f"{table.headline()}; {table.when_assessed}", *policy_lines(table)]
     if len(table.rows) > SHOWN_UP_TO:
         notes.append("--all shows every client; --find TEXT or --verdict suspect shows some")
     return notes
-
-
-def _why_not_assessed(view: "RunView") -> str:
-    """What keeps the run from looking at clients' data, and what to set."""
-    from pydantic import ValidationError
-
-    from winnow.config.schema import Experiment
-    from winnow.learn.algorithm_part import ALL_EVIDENCE
-    from winnow.learn.client_quality.assessor import assessment_rounds
-    from winnow.learn.client_quality.settings import DEFAULT_EVIDENCE
-
-    try:
-        experiment = Experiment.model_validate(view.config)  # without plugins: the folder may be a stranger's
-    except ValidationError:
-        return "its configuration is not that of a training that is known here"
-    quality, parts = experiment.quality, (experiment.composed(), experiment.filters)
-    if quality.kinds(*parts):
-        first = min(assessment_rounds(experiment.rounds, quality.assessments))
-        return f"the first assessment is after round {first}"
-    if quality.evidence is not None:
-        return "quality.evidence = [] asks for nothing; remove it, or name what to look at"
-
-    def fault(*kinds: str) -> str | None:
-        return quality.model_copy(update={"evidence": kinds}).conflict(*parts)
-
-    hidden = (fault(*DEFAULT_EVIDENCE) or "").removeprefix("quality.evidence: ").partition(";")[0]
-    left = [kind for kind in sorted(ALL_EVIDENCE) if fault(kind) is None]
-    return f"{hidden}; quality.evidence may be set to {', '.join(left)}" if left else hidden

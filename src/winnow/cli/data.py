@@ -67,10 +67,11 @@ def split(
 ) -> None:
     """Split an experiment's data into one folder per site, exactly as its simulation would, to try out a federation."""
     from winnow.config.resolve import resolve
+    from winnow.core.join_names import counted
     from winnow.data.split_into_site_folders import split_into_folders
     from winnow.experiment.build_simulation import data_settings_for
 
     experiment = resolve(source, sets=sets or (), seed=seed)
     for dealt in split_into_folders(data_settings_for(experiment), experiment.seed, sites, out, data):
-        held = f"{dealt.clients} clients, " if dealt.clients else "reference and test sets, "
-        typer.echo(f"{dealt.folder}: {held}{dealt.samples} samples")
+        held = counted(dealt.clients, "client") if dealt.clients else "reference and test sets"
+        typer.echo(f"{dealt.folder}: {held}, {counted(dealt.samples, 'sample')}")

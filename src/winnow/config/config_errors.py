@@ -1,13 +1,14 @@
 """A validation error as one line: the file, the key, what is wrong, and the nearest valid choice."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
 from winnow.config.renamed_settings import CHOICES, KEYS, now_called, renamed
 from winnow.config.schema_lookup import members_with_key, section_with_key, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.core.literal_words import literal_words
 
 INTERNAL_CHOICES = {"in-memory"}
 """Names that no user can choose: a module passed in Python."""
@@ -120,9 +121,9 @@ def _is_branch(step: str) -> bool:
 
 
 def _literals(settings: type[Settings] | None, path: list[str]) -> list[str | int]:
-    field = settings.model_fields.get(path[-1]) if settings else None
-    values = get_args(field.annotation) if field else ()
-    return [v for value in values for v in (get_args(value) or (value,)) if v is not type(None)]
+    """The words or numbers that a setting, or one of a list in it, may be."""
+    field = settings.model_fields.get(path[-1].partition("[")[0]) if settings else None
+    return literal_words(field.annotation) if field else []
 
 
 def _instead(given: Any, choices: list[str | int]) -> str:

@@ -1,4 +1,4 @@
-"""Names in a line of text."""
+"""Names and numbers of things in a line of text."""
 
 from collections.abc import Sequence
 
@@ -8,3 +8,8 @@ def listed(names: Sequence[str], at_most: int = 5) -> str:
     between = "; " if any(", " in name for name in names) else ", "
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return between.join(names[:at_most]) + more
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something: "1 client", "1,250 clients"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

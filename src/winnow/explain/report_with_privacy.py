@@ -1,4 +1,4 @@
-"""Reports of runs, with what their configurations mean for privacy."""
+"""Reports of runs, with what their configurations mean for privacy and for looking at clients' data."""
 
 import shlex
 import tomllib
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from winnow.config.schema import Experiment
 from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
+from winnow.explain.unassessed_clients import why_not_assessed
 from winnow.runs import RunView, file_names
 from winnow.runs.atomic_write import warn_if_unwritten
 
@@ -22,7 +23,7 @@ def write_reports(path: Path, views: Sequence[RunView]) -> Path:
     """Write one report over these runs."""
     from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
 
-    return write_report(path, views, explain=explain_run)
+    return write_report(path, views, explain=explain_run, why_not_assessed=why_not_assessed)
 
 
 def write_run_report(view: RunView) -> None:

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import TypeAlias
 
 import plotly.graph_objects as go
 
-from winnow.core.join_names import listed
+from winnow.core.join_names import counted, listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
 from winnow.report.figures import apply_layout
@@ -63,15 +64,33 @@ MEANINGS = {
 TITLES = tuple(column.capitalize() for column in COLUMNS)
 
 
-def client_quality_section(groups: Groups) -> str:
-    """Of one run all clients; of several, of each algorithm's first run, those that look bad."""
+WhyNotAssessed: TypeAlias = Callable[[str], str]
+"""Says why a run with this configuration did not look at clients' data; empty where that is not known."""
+
+
+def no_reason(config_text: str) -> str:
+    """Not known."""
+    return ""
+
+
+def client_quality_section(groups: Groups, why_not_assessed: WhyNotAssessed) -> str:
+    """Of one run all clients, or why none were assessed; of several, of each algorithm's first run, those that look
+    bad.
+    """
     runs = [run for group in groups.values() for run in group]
     if len(runs) == 1:
-        return "" if runs[0].clients is None else section("Clients", *_of_one(runs[0], runs[0].clients))
+        return _section_of_one(runs[0], why_not_assessed)
     shown = {name: group[0] for name, group in groups.items() if group[0].clients is not None}
     if not shown or len(groups) > ALGORITHMS_UP_TO:
         return ""
     return section("Clients", *(piece for name, run in shown.items() for piece in _of_several(name, run)))
+
+
+def _section_of_one(run: RunPlotData, why_not_assessed: WhyNotAssessed) -> str:
+    if run.clients is not None:
+        return section("Clients", *_of_one(run, run.clients))
+    reason = why_not_assessed(run.config_text)
+    return section("Clients", paragraph(f"Clients were not assessed: {reason}.")) if reason else ""
 
 
 def _of_one(run: RunPlotData, table: ClientTable) -> list[str]:
@@ -135,14 +154,14 @@ def _actions(table: ClientTable) -> str:
 
 def _caption(table: ClientTable) -> str:
     missing = sum(not math.isfinite(row.score) for row in table.rows)
-    without = f"; {missing:,} clients without a score are not drawn" if missing else ""
+    without = f"; {counted(missing, 'client')} without a score not drawn" if missing else ""
     return f"Score of each client, coloured by verdict; the line at 1 is the alarm threshold{without}"
 
 
 def client_scores(table: ClientTable) -> go.Figure:
-    """Scores by client, the worst first: by name where there is room for names."""
-    rows = sorted((row for row in table.rows if math.isfinite(row.score)), key=lambda row: -row.score)
-    named, logarithmic = len(rows) <= NAMES_UP_TO, bool(rows) and rows[0].score > LINEAR_UP_TO
+    """Scores by client, in the order of the table: by name where there is room for names."""
+    rows = [row for row in table.rows if math.isfinite(row.score)]
+    named, logarithmic = len(rows) <= NAMES_UP_TO, max((row.score for row in rows), default=0) > LINEAR_UP_TO
     place = {row.client: number for number, row in enumerate(rows)}
     figure = go.Figure()
     for verdict in VERDICTS:

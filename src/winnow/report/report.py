@@ -8,7 +8,7 @@ from typing import TypeAlias
 from winnow.core import Rejected, RunError
 from winnow.core.join_names import listed
 from winnow.report import fairness, figures, model_quality, tables
-from winnow.report.client_section import client_quality_section
+from winnow.report.client_section import WhyNotAssessed, client_quality_section, no_reason
 from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
@@ -37,8 +37,15 @@ NAMED_UP_TO = 6
 """More algorithms than this are counted in the title rather than named, and have no cards."""
 
 
-def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = no_explanation) -> Path:
-    """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy."""
+def write_report(
+    path: Path,
+    runs: Sequence[RunView],
+    explain: ExplainPrivacy = no_explanation,
+    why_not_assessed: WhyNotAssessed = no_reason,
+) -> Path:
+    """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy, and
+    `why_not_assessed` why nothing is known of its clients' data.
+    """
     if not runs:
         raise RunError("no runs given; name at least one run folder")
     metrics = sorted({run.label.metric for run in runs})
@@ -46,9 +53,10 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
+    clients = partial(client_quality_section, why_not_assessed=why_not_assessed)
     alone = len(runs) == 1  # of several runs, how they compare comes first
     sections: list[Callable[[Groups], str]] = [
-        *([client_quality_section] if alone else []),
+        *([clients] if alone else []),
         _headline,
         _progress,
         model_quality.losses_section,
@@ -56,7 +64,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         model_quality.clients_section,
         model_quality.notes_section,
         _fairness,
-        *([] if alone else [client_quality_section]),
+        *([] if alone else [clients]),
         _participation,
         _scores,
         _costs,

@@ -16,7 +16,12 @@ VERDICTS = (HARMFUL, SUSPECT, DIFFERENT, CANNOT_TELL, FINE)
 """The worst first; what cannot be told stands before what is known to be fine."""
 ALARMS = (HARMFUL, SUSPECT)
 READMIT = "readmit"
-ACTION_TEXT = {"exclude": "excluded", "down-weight": "weight reduced", READMIT: "readmitted"}
+ACTION_TEXT = {
+    "exclude": "excluded",
+    "down-weight": "weight reduced",
+    "keep": "kept by quality.keep",
+    READMIT: "readmitted",
+}
 SHOWN_UP_TO, WORST_SHOWN, BEST_SHOWN = 30, 20, 5
 """Of more clients than can be taken in at a glance, so many at either end are shown."""
 COLUMNS = ("name", "samples", "invited", "score", "verdict", "evidence")
@@ -36,7 +41,7 @@ class ClientRow:
     verdict: str
     evidence: str
     policy: str
-    """What the run does about it at the end: "exclude", "down-weight" or nothing."""
+    """What the run does about it at the end: "exclude", "down-weight", "keep" (by `quality.keep`) or nothing."""
 
     def record(self) -> dict[str, Any]:
         return {column: getattr(self, column) for column in COLUMNS}

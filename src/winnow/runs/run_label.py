@@ -8,6 +8,7 @@ from typing import Literal, Self, TypeAlias
 import msgspec
 
 from winnow.core import RunError
+from winnow.runs.verify_files import REPAIR_ADVICE
 
 SCHEMA = 2
 
@@ -53,5 +54,6 @@ class RunLabel:
             if schema != SCHEMA:
                 raise RunError(f"{path} has schema {schema}; this version of Winnow reads schema {SCHEMA}")
             return msgspec.convert(record, cls)
-        except (AttributeError, KeyError, ValueError, RecursionError):
-            raise RunError(f"{path} is damaged; choose another --out") from None
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            why = error if isinstance(error, ValueError) else "it does not describe a run"
+            raise RunError(f"{path} is damaged: {why}; {REPAIR_ADVICE}") from None

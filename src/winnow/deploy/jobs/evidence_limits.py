@@ -16,7 +16,6 @@ from winnow.deploy.jobs.first_questions import FirstQuestions
 from winnow.experiment.model_folder import digest_of_state
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
-from winnow.learn.client_quality.assessor import assessment_rounds
 from winnow.learn.client_quality.evidence import BLOCK_OF, REPRESENTATION
 from winnow.learn.client_quality.evidence_pass import REGRESSION_BINS, SampleClasses
 from winnow.learn.client_quality.reference_source import SummarySettings
@@ -49,7 +48,7 @@ class EvidenceLimits:
         kinds = experiment.quality.kinds(experiment.composed(), experiment.filters)
         self._signed = {BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS}
         self._shared = {BLOCK_OF[kind] for kind in TOLD_BY_CLIENTS if kind in shared}
-        self._rounds = assessment_rounds(experiment.rounds, experiment.quality.assessments)
+        self._rounds = experiment.quality.assessment_rounds(experiment.rounds)
         self._classes = None if classes is None else SampleClasses.of(classes, sequences)
 
     def __call__(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> Sequence[Outcome]:

@@ -1,6 +1,5 @@
 """What policies of servers and sites have in common. Both are lists of rules that allow; the rest is denied."""
 
-import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ import msgspec
 
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.trust.policy_errors import policy_error_text
 
 POLICY_FILE = "policy.toml"
 ANY = "*"
-RENAMED_KEYS = {"control": "remote_control", "of": "scope"}
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -54,7 +53,4 @@ def read_policy(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        unknown = re.search("unknown field `(.*?)`", str(error))
-        if unknown is not None and unknown[1] in RENAMED_KEYS:
-            raise PolicyError(f"the key {unknown[1]} is now named {RENAMED_KEYS[unknown[1]]}") from error
-        raise PolicyError(f"invalid policy: {error}") from error
+        raise PolicyError(policy_error_text(error, kind)) from error

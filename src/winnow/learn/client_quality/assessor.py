@@ -36,11 +36,6 @@ MAX_ASSESSED_CLIENTS = 2_000
 NO_REFERENCE = "no client that holds the reference set told what it is like"
 
 
-def assessment_rounds(rounds: int, assessments: int) -> frozenset[int]:
-    """The rounds after which clients are assessed: evenly spread, the last one among them."""
-    return frozenset(-(-rounds * place // assessments) for place in range(1, assessments + 1))
-
-
 class AskClients(Protocol):
     """Holds an exchange like `SendTasks`, and also tells who did not answer, or not soundly, and why."""
 
@@ -85,7 +80,7 @@ class ClientAssessor:
         policy: QualityPolicy,
     ) -> None:
         """Of these `clients`; `weights` are all clients' in the aggregation. Without `questions` nobody is asked."""
-        self._settings, self._due = settings, assessment_rounds(rounds, settings.assessments)
+        self._settings, self._due = settings, settings.assessment_rounds(rounds)
         self._clients, self._weights = clients.tolist(), weights
         self._questions, self.policy = questions, policy
         self._updates, self._contributions = updates, contributions

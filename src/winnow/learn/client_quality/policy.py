@@ -17,6 +17,8 @@ ALARMS = ("suspect", "harmful")
 UNDECIDED = "cannot tell"
 """The verdict after which everything stays as it is."""
 READMIT = "readmit"
+KEEP = "keep"
+"""What is told of a client that the policy would act on, were it not for `quality.keep`."""
 
 
 def clients_named(keep: Sequence[str], names: Sequence[str]) -> frozenset[int]:
@@ -37,7 +39,7 @@ class QualityPolicy:
         """At least `min_clients` always take part; those `kept` are never touched."""
         self._policy, self._clients, self._kept, self._min_clients = policy, clients, kept, min_clients
         self._factor: dict[int, float] = {}
-        """By client, what it counts, if less than others: 0 if it is excluded."""
+        """By client against which there is evidence, what it counts: 0 if it is excluded, 1 if it is kept."""
 
     def apply(self, assessed: Sequence[ClientAssessment]) -> Iterator[tuple[int, str, str]]:
         """Follow from an assessment; what changes: clients, actions and reasons. The worst are dealt with first."""
@@ -45,17 +47,23 @@ class QualityPolicy:
             return
         for each in sorted(assessed, key=lambda each: (-np.nan_to_num(each.score), each.client)):
             reason = f"{each.verdict}: {each.evidence}" if each.evidence else each.verdict
-            if each.verdict in ALARMS and each.client not in self._kept:
+            kept = each.client in self._kept
+            if each.verdict in ALARMS:
                 excluding, known = self._policy == "exclude", each.client in self._factor
-                if excluding and not known and len(self._factor) >= self._clients - self._min_clients:
+                if excluding and not known and not kept and self._excluded >= self._clients - self._min_clients:
                     continue
-                factor = 0.0 if excluding else 1 / (1 + each.score)
+                factor = 1.0 if kept else 0.0 if excluding else 1 / (1 + each.score)
                 if self._factor.get(each.client) != factor:
                     self._factor[each.client] = factor
-                    yield each.client, self._policy, reason
+                    yield each.client, KEEP if kept else self._policy, reason
             elif each.verdict not in (*ALARMS, UNDECIDED) and each.client in self._factor:
                 del self._factor[each.client]
-                yield each.client, READMIT, reason
+                if not kept:
+                    yield each.client, READMIT, reason
+
+    @property
+    def _excluded(self) -> int:
+        return sum(not factor for factor in self._factor.values())
 
     def select(self, selected: SelectedClients, rng: np.random.Generator) -> SelectedClients:
         """Without the excluded; their places go to others, each as likely as any other."""

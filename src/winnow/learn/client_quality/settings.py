@@ -7,7 +7,14 @@ from pydantic import Field, field_validator
 
 from winnow.core import Settings
 from winnow.core.join_names import listed
-from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, AlgorithmPart, EvidenceKind
+from winnow.learn.algorithm_part import (
+    ALL_EVIDENCE,
+    CONTRIBUTION,
+    TOLD_BY_CLIENTS,
+    UPDATES,
+    AlgorithmPart,
+    EvidenceKind,
+)
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
@@ -15,6 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_EVIDENCE: tuple[EvidenceKind, ...] = (*TOLD_BY_CLIENTS, UPDATES)
 """What is looked at unless told otherwise: all but what takes many evaluations."""
+
+FIRST_UP_TO = 10
+"""A policy that acts is first applied after at most so many rounds, where there is more than one assessment."""
 
 Policy: TypeAlias = Literal["warn", "down-weight", "exclude"]
 
@@ -25,7 +35,7 @@ class QualitySettings(Settings):
     evidence: tuple[EvidenceKind, ...] | None = None
     """None is all but the contribution, where no setting keeps clients' data or updates from the server."""
     assessments: int = Field(default=5, ge=1)
-    """How many times in a run, evenly spread; the last one is after the last round."""
+    """How many times in a run; the last one is after the last round."""
     false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """The share of honest clients that may be called suspect."""
     policy: Policy = "warn"
@@ -40,6 +50,18 @@ class QualitySettings(Settings):
     @classmethod
     def _each_once(cls, evidence: tuple[EvidenceKind, ...] | None) -> tuple[EvidenceKind, ...] | None:
         return None if evidence is None else tuple(dict.fromkeys(evidence))
+
+    def assessment_rounds(self, rounds: int) -> frozenset[int]:
+        """The rounds after which clients are assessed, the last one among them: evenly spread; in a long run whose
+        policy acts, ever further apart, so that it does not wait for long. Whole numbers: all parties must agree.
+        """
+        times = self.assessments
+        if self.policy == "warn" or times == 1 or rounds <= FIRST_UP_TO * times:
+            return frozenset(-(-rounds * place // times) for place in range(1, times + 1))
+        due = [FIRST_UP_TO]
+        for place in range(1, times):
+            due.append(max(due[-1] + 1, FIRST_UP_TO + (rounds - FIRST_UP_TO) * place**3 // (times - 1) ** 3))
+        return frozenset(due)
 
     def kinds(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> tuple[EvidenceKind, ...]:
         """The evidence that is gathered in a run with this algorithm and these filters."""
@@ -60,7 +82,7 @@ class QualitySettings(Settings):
         if self.policy == "warn":
             return None
         if not self.kinds(whole, filters):
-            return f"quality.policy = {self.policy!r} needs evidence, and there is none; set quality.evidence"
+            return f"quality.policy = {self.policy!r} {self._why_no_evidence(whole, filters)}"
         if self.policy not in whole.schedule.policies:
             name = getattr(whole.schedule, "name", "")
             return f"quality.policy = {self.policy!r} cannot be used with schedule.name = {name!r}; use 'warn'"
@@ -71,6 +93,17 @@ class QualitySettings(Settings):
                 "client count less; use 'exclude' or 'warn'"
             )
         return None
+
+    def _why_no_evidence(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"]) -> str:
+        """Why a policy has nothing to go by, and what can be done about it."""
+        hiding = [part for part in _hiding_parts(whole, filters) if part.forbidden_evidence]
+        if not hiding:
+            return "needs evidence, and quality.evidence = [] asks for none; remove it, or name what to look at"
+        settings = listed([_setting(part, whole) for part in hiding])
+        left = sorted(ALL_EVIDENCE.difference(*(part.forbidden_evidence for part in hiding)))
+        if not left:
+            return f"cannot work with {settings}, which hides clients' data and updates; remove one or the other"
+        return f"needs evidence, of which {settings} leaves {listed(left)}: set quality.evidence to some of it"
 
     def privacy_text(self, kinds: Sequence[EvidenceKind]) -> list[str]:
         """What each kind of evidence tells the server, and what it costs."""
