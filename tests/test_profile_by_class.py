@@ -23,7 +23,6 @@ from winnow.learn.profile_by_class import (
     ProfileClasses,
     class_divergence,
     label_classes,
-    pool_class_profiles,
     target_edges,
 )
 from winnow.learn.representation_profile import Profile, StreamingMoments, divergence
@@ -101,7 +100,7 @@ def test_a_client_without_a_class_to_compare_has_no_divergence() -> None:
 def test_pooled_profiles_are_those_of_the_pooled_data() -> None:
     rng = np.random.default_rng(0)
     parts = [clouds(rng, np.array(rows)) for rows in ([20, 0, 5], [7, 0, 30])]
-    pooled = pool_class_profiles([profile_of(*part, 3) for part in parts])
+    pooled = ClassProfile.pooled([profile_of(*part, 3) for part in parts])
     together = profile_of(*(np.concatenate(each) for each in zip(*parts, strict=True)), 3)
     assert pooled.counts.tolist() == [27, 0, 35]
     np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-5)

@@ -227,18 +227,16 @@ def test_the_finding_of_the_right_kind_is_the_evidence_and_a_harmful_contributio
     rows[0][0][:, 1] += 3
     reference = summary(rng)
     history = {client: [measure_departures(reference, told(*each))] for client, each in enumerate(rows)}
-    findings = {
-        0: [
-            Finding(kind="labels", strength=9, text="labels: all wrong"),
-            Finding(kind="column", strength=2, text="column b: 3 more than expected"),
-        ]
-    }
-    plain = assess(history, findings=findings)[0]
+    found = [
+        Finding(kind="labels", strength=9, text="labels: all wrong"),
+        Finding(kind="column", strength=2, text="column b: 3 more than expected"),
+    ]
+    plain = assess(history, findings=lambda _: found)[0]
     assert plain.evidence == "column b: 3 more than expected"
     harm = ContributionEstimate(
         mean=-0.1, standard_error=0.001, leave_one_out=-0.1, leave_one_out_error=0.001, rounds=9
     )
-    worse = assess(history, findings=findings, contribution={0: harm})[0]
+    worse = assess(history, findings=lambda _: found, contribution={0: harm})[0]
     assert worse.verdict == "harmful"
     assert "contribution" in worse.kinds
 
@@ -262,6 +260,17 @@ def test_without_evidence_nothing_can_be_told_and_later_assessments_count_more()
     assert nothing.verdict == "cannot tell"
     assert np.isnan(nothing.score)
     assert worsened.score > improved.score
+
+
+def test_a_kind_of_evidence_that_was_once_missing_still_counts() -> None:
+    rng = np.random.default_rng(17)
+    reference, (x, y) = summary(rng), drawn(rng, 200)
+    wrong = rng.integers(CLASSES, size=200)
+    before = measure_departures(reference, told(x, y, (COLUMNS,)))
+    after = measure_departures(reference, told(x, wrong))
+    silent_once, always = assess({0: [before, after]})[0], assess({0: [after]})[0]
+    assert silent_once.verdict == always.verdict == "harmful"
+    assert silent_once.kinds == always.kinds == ("labels",)
 
 
 # The summary as it travels -----------------------------------------------------------------------------------------
@@ -292,6 +301,23 @@ def test_summaries_of_several_holders_are_one_of_all_rows() -> None:
         np.testing.assert_array_equal(merged.moments[block].counts, whole.moments[block].counts)
         np.testing.assert_allclose(merged.moments[block].mean, whole.moments[block].mean, atol=1e-5)
         np.testing.assert_allclose(merged.moments[block].variance, whole.moments[block].variance, rtol=1e-3, atol=1e-5)
+
+
+def test_a_class_that_one_holder_has_is_as_uncertain_as_there() -> None:
+    rng = np.random.default_rng(16)
+
+    def holder(mix: list[float]) -> ReferenceSummary:
+        x, y = drawn(rng, 150, np.array(mix))
+        return ReferenceSummary.make(features(x, y), y, CLASSES, rng, distinct_rows=150)
+
+    one, other = holder([1, 0, 0]), holder([0, 0.5, 0.5])
+    merged = ReferenceSummary.merged([one, other])
+    for block in (REPRESENTATION, COLUMNS, OUTCOMES):
+        found = merged.nulls[block]
+        np.testing.assert_allclose(found.by_class[0], one.nulls[block].by_class[0])
+        np.testing.assert_allclose(found.by_class[1:], other.nulls[block].by_class[1:])
+        np.testing.assert_allclose(found.blind[1:3], other.nulls[block].blind[1:3])
+        np.testing.assert_allclose(found.blind[3], (one.nulls[block].blind[3] + other.nulls[block].blind[3]) / 2)
 
 
 @pytest.mark.parametrize(

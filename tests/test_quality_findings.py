@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from winnow.data.preprocessing import Column, Preprocessing, TargetSpec
-from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.client_median_reference import typical_reference
-from winnow.learn.client_quality.copied_rows import copy_findings, distinct_rows, expected_distinct
+from winnow.learn.client_quality.copied_rows import copy_findings, distinct_rows, expected_distinct, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, ClientEvidence
+from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.image_statistics import IMAGE_STATISTICS, image_statistics
 from winnow.learn.client_quality.label_findings import label_findings
@@ -343,6 +343,25 @@ def test_rows_that_are_alike_at_the_reference_too_are_no_copies() -> None:
         assert copy_findings(rows, draw(rows), 200, known) == []
     assert expected_distinct(2000, 200, known) == pytest.approx(512, rel=0.35)
     assert [each.kind for each in copy_findings(200, 20, 200, known)] == ["copies"]
+
+
+@pytest.mark.parametrize(
+    "frequencies", [np.full(32, 1 / 32), np.r_[0.8, np.full(1000, 0.0002)]], ids=["even", "uneven"]
+)
+@pytest.mark.parametrize("rows", [60, 1500])
+def test_honest_clients_whose_rows_repeat_by_nature_are_not_said_to_have_copies(
+    frequencies: NDArray[np.float64], rows: int
+) -> None:
+    rng = np.random.default_rng(18)
+
+    def differing(count: int) -> int:
+        return len(np.unique(rng.choice(len(frequencies), count, p=frequencies)))
+
+    known, client = differing(500), differing(rows)
+    assert expected_distinct(rows, 500, known) <= 1.1 * client
+    assert copy_findings(rows, client, 500, known) == []
+    assert independent_share(rows, client, 500, known) > 0.9
+    assert independent_share(500, known, 500, known) == pytest.approx(1.0)
 
 
 # Typical clients ------------------------------------------------------------------------------------------------------

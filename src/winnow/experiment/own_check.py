@@ -22,7 +22,7 @@ from winnow.learn.client_quality.client_findings import DataNames, client_findin
 from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.departures import measure_departures
 from winnow.learn.client_quality.evidence import REPRESENTATION, ClientEvidence
-from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses, told_moments
+from winnow.learn.client_quality.evidence_pass import EvidencePass, SampleClasses
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -61,7 +61,7 @@ def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[s
     except DataError as error:
         raise RunError(f"{folder}: the reference summary does not fit the model: {one_line(error)}") from None
     findings = client_findings(evidence, summary, names)
-    assessed = assess({0: [departures]}, false_alarms=header.false_alarms, findings={0: findings})[0]
+    assessed = assess({0: [departures]}, false_alarms=header.false_alarms, findings=lambda _: findings)[0]
     return OwnCheck(
         name=name_from_file(data),
         samples=len(rows),
@@ -112,6 +112,6 @@ def _evidence(
         found = looking.moments(model_state(module), x, y, [torch.arange(len(x))], classes, blocks)[0]
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:  # a module may fail in any way
         raise ModelError(f"the model does not accept the rows: {one_line(error)}") from error
-    told = {block: told_moments(each, header.min_rows, header.count_step) for block, each in found.items()}
+    told = {block: each.coarse(header.min_rows, header.count_step) for block, each in found.items()}
     counted = None if summary.distinct_rows is None else distinct_rows(x)
     return ClientEvidence(rows=len(x), distinct_rows=counted, blocks=told)

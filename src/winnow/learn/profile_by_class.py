@@ -81,11 +81,7 @@ class ProfileClasses:
 
     def told(self, moments: StreamingMoments) -> "list[ClassProfile]":
         """The profiles of several owners, whose moments are in groups of `count`, without what may not be told."""
-        counts, mean, variance = moments.moments()
-        counts = np.where(counts >= self.min_rows, counts // self.count_step * self.count_step, 0)
-        mean, variance = (np.where(counts[:, None] > 0, values, np.float32(0)) for values in (mean, variance))
-        owners = (array.reshape(-1, self.count, *array.shape[1:]) for array in (counts, mean, variance))
-        return [ClassProfile(counts=n, mean=m, variance=v) for n, m, v in zip(*owners, strict=True)]
+        return [each.coarse(self.min_rows, self.count_step) for each in ClassProfile.by_owner(moments, self.count)]
 
 
 def label_classes(labels: int, counts: NDArray[np.int64]) -> tuple[int, ...]:
@@ -157,17 +153,6 @@ def counts_fault(part: Arrays, classes: int, samples: int) -> str | None:
     if (counts < 0).any() or (counts > samples).any() or counts.sum() > samples:
         return f"its counts are negative, or more than the client's {samples} samples"
     return None
-
-
-def pool_class_profiles(profiles: Sequence[ClassProfile]) -> ClassProfile:
-    """The profile of several holders' data taken together, class by class."""
-    counts = np.stack([p.counts for p in profiles])
-    total = counts.sum(0)
-    weights = (counts / np.maximum(total, 1))[:, :, None]
-    means = np.stack([p.mean for p in profiles]).astype(np.float64)
-    mean = (weights * means).sum(0)
-    variance = (weights * (np.stack([p.variance for p in profiles]) + (means - mean) ** 2)).sum(0)
-    return ClassProfile(counts=total, mean=mean.astype(np.float32), variance=variance.astype(np.float32))
 
 
 def class_divergence(profiles: Sequence[ClassProfile], reference: ClassProfile) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.profile_by_class import ClassProfile, class_profile_fault, pool_class_profiles
+from winnow.learn.profile_by_class import ClassProfile, class_profile_fault
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
 
 
@@ -106,4 +106,4 @@ class _PlainReferenceBuilder(ReferenceProfileBuilder):
         parts = [reply.payload["profile"] for reply in replies]
         if self._classes is None:
             return pool_profiles([Profile.of(part) for part in parts], sizes)
-        return pool_class_profiles([ClassProfile.of(part) for part in parts])
+        return ClassProfile.pooled([ClassProfile.of(part) for part in parts])

@@ -12,7 +12,7 @@ from winnow.core.federation import clients_of
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.copied_rows import distinct_rows
 from winnow.learn.client_quality.evidence import COLUMNS
-from winnow.learn.client_quality.evidence_pass import SampleClasses, told_moments
+from winnow.learn.client_quality.evidence_pass import SampleClasses
 from winnow.learn.learning_site import LearningSite, settings_of
 from winnow.learn.stack import ModelState, TensorData
 
@@ -59,8 +59,7 @@ def _told(
             columns, distinct = _constant(client, own, data, settings, classes, site)
             found = {**moments, COLUMNS: columns} if columns is not None else moments
             payload = {
-                block: told_moments(each, settings.min_rows, settings.count_step).arrays()
-                for block, each in found.items()
+                block: each.coarse(settings.min_rows, settings.count_step).arrays() for block, each in found.items()
             }
             yield payload if distinct is None else {**payload, ROWS: {DISTINCT: np.array([distinct], np.int64)}}
 

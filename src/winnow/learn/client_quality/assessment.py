@@ -1,6 +1,6 @@
 """From scores to a verdict and its reason for every client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any, Literal, TypeAlias
@@ -47,18 +47,22 @@ class ClientAssessment:
     """By kind, in units of the alarm."""
 
 
+def no_findings(client: int) -> Sequence[Finding]:
+    return ()
+
+
 def assess(
     history: Mapping[int, Sequence[Departures]],
     *,
     false_alarms: float = 0.05,
     updates: Mapping[int, float] = NOTHING,
     contribution: Mapping[int, ContributionEstimate] = NOTHING,
-    findings: Mapping[int, Sequence[Finding]] = NOTHING,
+    findings: Callable[[int], Sequence[Finding]] = no_findings,
 ) -> list[ClientAssessment]:
     """Assess the clients of `history`, whose departures come oldest first.
 
-    `updates` are robust z-values; `findings` give the words. At most about a share `false_alarms` of honest clients is
-    called suspect or harmful.
+    `updates` are robust z-values; `findings` gives the words for a client that needs some. At most about a share
+    `false_alarms` of honest clients is called suspect or harmful.
     """
     table = score_table([*history.values()], false_alarms)
     return [
@@ -66,7 +70,7 @@ def assess(
             client,
             table,
             row,
-            update=updates.get(client, 0.0) / UNLIKE_UPDATES if client in updates else None,
+            update=updates[client] / UNLIKE_UPDATES if client in updates else None,
             harmful=client in contribution and contribution[client].harmful,
             findings=findings,
         )
@@ -81,7 +85,7 @@ def _assessed(
     *,
     update: float | None,
     harmful: bool,
-    findings: Mapping[int, Sequence[Finding]],
+    findings: Callable[[int], Sequence[Finding]],
 ) -> ClientAssessment:
     """One client's assessment. Its update is an alarm only where it tells nothing of its data."""
     scores = _by_kind(table.among_clients[row])
@@ -98,7 +102,7 @@ def _assessed(
         unlike = harmful or unlike_update or table.beyond_null[row].max() >= 1
         verdict = "different" if unlike else "fine"
     kinds = _told(scores, verdict, unlike_update=unlike_update, harmful=harmful)
-    words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings.get(client, ()) if kinds else ())
+    words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings(client) if kinds else ())
     return ClientAssessment(client=client, score=score, verdict=verdict, evidence=words, kinds=kinds, scores=scores)
 
 

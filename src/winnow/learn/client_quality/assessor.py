@@ -125,7 +125,7 @@ class ClientAssessor:
             false_alarms=self._settings.false_alarms,
             updates={client: score.z for client, score in updates.items()},
             contribution=contributions,
-            findings=_Findings(partial(self._findings, describe, evidence, updates, contributions), self._clients),
+            findings=partial(self._findings, describe, evidence, updates, contributions),
         )
         found = [_with_reason(each, reasons) for each in found]
         yield Assessed(
@@ -231,22 +231,6 @@ class ClientAssessor:
             self._updates.restore(groups["updates"])
         if self._contributions is not None:
             self._contributions.estimator.restore(groups["contribution"])
-
-
-class _Findings(Mapping[int, Sequence[Finding]]):
-    """Findings by client, made when they are asked for: most clients need none."""
-
-    def __init__(self, of_client: Callable[[int], Sequence[Finding]], clients: Sequence[int]) -> None:
-        self._of_client, self._clients = of_client, clients
-
-    def __getitem__(self, client: int) -> Sequence[Finding]:
-        return self._of_client(client)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
 
 def _with_reason(assessed: ClientAssessment, reasons: Mapping[int, str]) -> ClientAssessment:

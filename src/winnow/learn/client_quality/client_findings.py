@@ -6,10 +6,10 @@ from typing import Self
 
 from winnow.core.untrusted_text import one_line
 from winnow.data.preprocessing import Preprocessing
-from winnow.learn.client_quality.class_mixture import unexplained_share
 from winnow.learn.client_quality.column_findings import column_findings
-from winnow.learn.client_quality.copied_rows import copy_findings, expected_distinct
+from winnow.learn.client_quality.copied_rows import copy_findings, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
+from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.findings import Finding, strongest_first
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.input_names import InputNames
@@ -46,8 +46,8 @@ def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names
     The strongest comes first. A model also disagrees with right labels if inputs are wrong: where what the model makes
     of the samples cannot be a mixture of the reference's classes, nothing is said of labels.
     """
-    independent = _independent_share(evidence, reference)
-    copies = copy_findings(evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows)
+    counts = evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows
+    copies, independent = copy_findings(*counts), independent_share(*counts)
     inputs = _input_findings(evidence, reference, names, independent)
     labels = _label_findings(evidence, reference, names, independent)
     if not labels or not _is_due_to_inputs(evidence, reference, independent):
@@ -65,14 +65,6 @@ def _is_due_to_inputs(evidence: ClientEvidence, reference: ReferenceSummary, ind
         evidence.blocks[block], reference.moments[block], reference.fourth[block], independent=independent
     )
     return left is not None and left > MOSTLY
-
-
-def _independent_share(evidence: ClientEvidence, reference: ReferenceSummary) -> float:
-    """Copies are no further evidence."""
-    if evidence.distinct_rows is None or not reference.distinct_rows or not evidence.rows:
-        return 1.0
-    expected = expected_distinct(evidence.rows, reference.rows, reference.distinct_rows)
-    return min(1.0, evidence.distinct_rows / expected)
 
 
 def _input_findings(

@@ -12,13 +12,12 @@ import numpy as np
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
-
-MIN_CLIENTS = 5
-"""So many must tell of a class, or else the reference stands for it."""
+from winnow.learn.client_quality.score_table import MIN_CLIENTS
 
 
 def typical_reference(reference: ReferenceSummary, clients: Collection[ClientEvidence]) -> ReferenceSummary:
     """The reference with the median over clients, by class and feature, in the place of its moments; its kurtoses stay.
+    Of a class of which fewer than MIN_CLIENTS tell, the reference's own moments stay, too.
 
     Fewer than half of the clients being bad, whatever they tell, cannot move it far.
     """
@@ -41,5 +40,5 @@ def _typical(known: ClassMoments, told: list[ClassMoments]) -> ClassMoments:
         own = [each for each in told if each.counts[which]]
         mean[which] = np.median([each.mean[which] for each in own], axis=0)
         variance[which] = np.median([each.variance[which] for each in own], axis=0)
-        rows[which] = max(1, counts[:, which].sum() // 2)
+        rows[which] = max(1, counts[:, which].sum() // 2)  # a median is worth about 2/π of the rows, or fewer
     return ClassMoments(counts=rows, mean=mean, variance=variance)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.join_names import listed
-from winnow.learn.client_quality.class_mixture import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import (
     FALSE_FINDINGS,
@@ -17,7 +16,8 @@ from winnow.learn.client_quality.column_differences import (
 )
 from winnow.learn.client_quality.column_words import CONSTANT, ColumnWords
 from winnow.learn.client_quality.exchanged_columns import exchanged_columns
-from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding, strongest_first
+from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals, expected_moments
+from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding, percent_text, strongest_first
 from winnow.learn.client_quality.input_names import InputNames
 
 NEEDED_SHARE = 0.15
@@ -112,7 +112,7 @@ class _Columns:
 
     def _shares(self, place: int) -> str:
         share, expected = (float(np.clip(each[place], 0, 1)) for each in (self._d.mean, self._d.expected_mean))
-        return f"{share:.0%} of the rows; {expected:.0%} expected".replace("%", " %")
+        return f"{percent_text(share)} of the rows; {percent_text(expected)} expected"
 
     def _categories(self) -> Iterator[tuple[list[int], str]]:
         """Of each column, values that nobody knows, or else the category whose share differs most."""

@@ -8,6 +8,8 @@ from torch import Tensor
 from winnow.learn.client_quality.findings import Finding, finding_strength
 
 MIN_ROWS = 10
+_NEWTON_STEPS = 10
+"""Half of them give six digits, however many rows repeat others."""
 _CHUNK_NUMBERS = 1 << 20
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
 """2⁶⁴ / golden ratio, as a signed number."""
@@ -38,13 +40,27 @@ def _weights(count: int, device: torch.device) -> Tensor:
 
 
 def expected_distinct(rows: int, reference_rows: int, reference_distinct: int) -> float:
-    """How many of so many rows differ, if they come from where the reference's do.
+    """At least how many of n rows differ if they come from where the reference's N do, of which D differ.
 
-    N reference rows with D distinct ones are as a draw from U = N² / 2(N − D) equally frequent rows would be, at least
-    N² / 2; of n draws, U(1 − exp(−n / U)) differ. Where frequencies are unequal, more do.
+    Of fewer rows than N, at least the share D / N: repeats are rarer among fewer rows. Of more, at least as many as of
+    draws from U equally frequent rows, U (1 − exp(−N / U)) = D: where frequencies are unequal, more differ.
     """
-    universe = reference_rows**2 / (2 * max(reference_rows - reference_distinct, 1))
+    differ = min(reference_distinct, max(reference_rows - 1, 0.5))  # the next row might have been a repeat
+    share = differ / reference_rows
+    if rows <= reference_rows:
+        return rows * share
+    ratio = 2 * (1 - share) / share  # N / U: above the root, from where Newton's method falls
+    for _ in range(_NEWTON_STEPS):
+        ratio -= (-math.expm1(-ratio) - share * ratio) / (math.exp(-ratio) - share)
+    universe = reference_rows / ratio
     return -universe * math.expm1(-rows / universe)
+
+
+def independent_share(rows: int, distinct: int | None, reference_rows: int, reference_distinct: int | None) -> float:
+    """The share of rows that are evidence of their own, since copies are none; 1 where nobody counted."""
+    if distinct is None or not reference_distinct or not rows:
+        return 1.0
+    return min(1.0, distinct / max(expected_distinct(rows, reference_rows, reference_distinct), 1.0))
 
 
 def copy_findings(

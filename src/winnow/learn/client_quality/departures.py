@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.copied_rows import expected_distinct
+from winnow.learn.client_quality.copied_rows import expected_distinct, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.mixture import best_weights, mixed
 from winnow.learn.client_quality.moment_differences import (
     Reals,
     Sample,
-    by_class,
-    of_rows,
+    class_statistics,
     precision,
+    row_statistics,
     towards_others,
 )
 from winnow.learn.client_quality.reference_summary import ReferenceSummary, sample
@@ -61,7 +61,8 @@ class Departures:
 def measure_departures(reference: ReferenceSummary, evidence: ClientEvidence) -> Departures:
     """Compare one client with the reference."""
     found = np.full((len(STATISTICS), 4), np.nan)
-    independent = _independent_share(reference, evidence)
+    known_rows, known_distinct = reference.rows, reference.distinct_rows
+    independent = independent_share(evidence.rows, evidence.distinct_rows, known_rows, known_distinct)
     for block, moments in evidence.blocks.items():
         _check_fits(reference, block, moments)
         own, known = sample(moments), _known(reference, block, moments)
@@ -74,8 +75,9 @@ def measure_departures(reference: ReferenceSummary, evidence: ClientEvidence) ->
         if block in BLIND:
             place = BLIND[block]
             found[place : place + 2] = _blind(reference, block, _at(own, known), known)
-    if evidence.distinct_rows is not None and reference.distinct_rows is not None:
-        found[COPIES] = _copies(reference, evidence)
+    if evidence.distinct_rows is not None and known_distinct:
+        expected = expected_distinct(evidence.rows, known_rows, known_distinct)
+        found[COPIES] = _copies(evidence, expected, evidence.distinct_rows)
     return Departures(found)
 
 
@@ -87,9 +89,9 @@ def _by_class(reference: ReferenceSummary, block: str, own: Sample, known: NDArr
     rows = np.zeros(len(classes.rows))
     rows[known] = own.rows
     expected = null.at(rows)[known]
-    harmed = _randomly_labelled(classes, own.rows, known, null.by_class)
+    harmed = _randomly_labelled(classes, own.rows, known, null.known)
     values, harm = (
-        by_class(each, against, null.scale, towards, outcomes=block == OUTCOMES)
+        class_statistics(each, against, null.scale, towards, outcomes=block == OUTCOMES)
         for each in (own, Sample(own.rows, harmed.mean, harmed.variance))
     )
     a = precision(own, against)
@@ -118,12 +120,12 @@ def _summed(excess: Reals, expected: Reals, weights: Reals, divisor: float, harm
     )
 
 
-def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], by_class: Reals) -> Sample:
+def _randomly_labelled(classes: Sample, rows: Reals, known: NDArray[np.int64], drawn: NDArray[np.bool_]) -> Sample:
     """What the client's classes would be like if a share of its labels were drawn at random.
 
     Which classes such rows would really be of is unknown where labels may be wrong: half as its labels say, half any.
     """
-    told, any_class = np.zeros(len(classes.rows)), by_class[..., 1].any(axis=(1, 2)).astype(float)
+    told, any_class = np.zeros(len(classes.rows)), drawn.astype(float)
     told[known] = rows
     mix = (told / told.sum() + any_class / any_class.sum()) / 2
     weights = TYPICAL_HARM * mix + (1 - TYPICAL_HARM) * np.eye(len(classes.rows))[known]
@@ -143,7 +145,7 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     weights = best_weights(pooled, classes, null.scale, labelled[known])
     mix[known] = weights[0]
     against = mixed(classes, weights)
-    values = of_rows(pooled, against, null.scale, columns=block == COLUMNS)[0]
+    values = row_statistics(pooled, against, null.scale, columns=block == COLUMNS)[0]
     expected = null.blind_at(total, mix)
     a = float(precision(pooled, against)[0])
     return np.stack(
@@ -154,28 +156,15 @@ def _blind(reference: ReferenceSummary, block: str, own: Sample, told: NDArray[n
     )
 
 
-def _copies(reference: ReferenceSummary, evidence: ClientEvidence) -> Reals:
+def _copies(evidence: ClientEvidence, expected: float, distinct: int) -> Reals:
     """The share of rows that repeat others, beyond what is expected and allowed."""
-    assert evidence.distinct_rows is not None
-    missing = (_expected_distinct(reference, evidence) - evidence.distinct_rows) / max(evidence.rows, 1)
+    missing = (expected - distinct) / max(evidence.rows, 1)
     return np.array([missing - COPIES_ALLOWED, COPIES_DEVIATION, 0.0, np.nan])
-
-
-def _expected_distinct(reference: ReferenceSummary, evidence: ClientEvidence) -> float:
-    assert reference.distinct_rows is not None
-    return expected_distinct(evidence.rows, reference.rows, reference.distinct_rows)
-
-
-def _independent_share(reference: ReferenceSummary, evidence: ClientEvidence) -> float:
-    """Copies of a row are no more evidence than the row."""
-    if evidence.distinct_rows is None or reference.distinct_rows is None:
-        return 1.0
-    return min(1.0, evidence.distinct_rows / max(_expected_distinct(reference, evidence), 1.0))
 
 
 def _known(reference: ReferenceSummary, block: str, moments: ClassMoments) -> NDArray[np.int64]:
     """The classes that both have, and that were drawn from: holders of few rows each have them only together."""
-    drawn = reference.nulls[block].by_class.any(axis=(1, 2, 3))
+    drawn = reference.nulls[block].known
     return np.flatnonzero((moments.counts > 0) & drawn & (reference.moments[block].counts >= KNOWN_ROWS))
 
 

@@ -10,6 +10,8 @@ REPRESENTATION = "representation"
 """The output of the profiled layer, each number z as z / (1 + |z|): a table's long tails would make moments random."""
 COLUMNS = "columns"
 """The features of a table as its preprocessing made them; for images, a few statistics of each."""
+MAX_COLUMNS = 512
+"""Of a table with more features, the first."""
 OUTCOMES = "outcomes"
 """What the model makes of a sample: which class it predicts (one-hot; residuals in a regression), and the loss."""
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from winnow.data.preprocessing import IGNORED
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
+from winnow.learn.client_quality.evidence import COLUMNS, MAX_COLUMNS, OUTCOMES, REPRESENTATION
 from winnow.learn.client_quality.image_statistics import image_statistics
 from winnow.learn.metric_functions import predicted_classes
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -22,7 +22,6 @@ MAX_CLASSES = 100
 """Of more classes, few clients would have enough samples of any: then one class stands for all."""
 REGRESSION_BINS = 5
 """Targets of a regression are put into so many classes, between quantiles of the reference's."""
-MAX_COLUMNS = 512
 IMAGE_NDIM, TABLE_NDIM = 4, 2
 BATCH_ROWS = 8192
 """So many samples are looked at together where no model has to be run."""
@@ -95,7 +94,7 @@ class EvidencePass:
         for place, found in self._batches(state, x, y, rows, classes, blocks):
             for block, values in found.items():
                 summed.setdefault(block, StreamingMoments(len(rows_of) * classes.count)).add(values, group[place])
-        by_block = {block: _by_client(moments, classes.count) for block, moments in summed.items()}
+        by_block = {block: ClassMoments.by_owner(moments, classes.count) for block, moments in summed.items()}
         return [{block: clients[k] for block, clients in by_block.items()} for k in range(len(rows_of))]
 
     def _batches(
@@ -145,22 +144,3 @@ def _columns(x: Tensor) -> Tensor | None:
     if x.dim() == IMAGE_NDIM:
         return image_statistics(x)
     return x[:, :MAX_COLUMNS] if x.dim() == TABLE_NDIM and x.is_floating_point() else None
-
-
-def _by_client(moments: StreamingMoments, classes: int) -> list[ClassMoments]:
-    counts, mean, variance = moments.moments()
-    return [
-        ClassMoments(counts=counts[own], mean=mean[own], variance=variance[own])
-        for own in (slice(first, first + classes) for first in range(0, len(counts), classes))
-    ]
-
-
-def told_moments(moments: ClassMoments, min_rows: int, count_step: int) -> ClassMoments:
-    """What is told of moments: nothing of a class with few samples, and of others a coarse count."""
-    counts = np.where(moments.counts >= min_rows, moments.counts // count_step * count_step, 0)
-    told = (counts > 0)[:, None]
-    return ClassMoments(
-        counts=counts,
-        mean=np.where(told, moments.mean, np.float32(0)),
-        variance=np.where(told, moments.variance, np.float32(0)),
-    )

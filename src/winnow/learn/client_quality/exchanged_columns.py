@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.class_mixture import ExpectedMoments, Reals
 from winnow.learn.client_quality.class_moments import ClassMoments
+from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals
 
 MAX_CANDIDATES = 64
 _BETTER = 0.2

@@ -32,3 +32,7 @@ def finding_strength(z: float, needed_z: float, effect: float, needed_effect: fl
 def strongest_first(findings: Iterable[Finding]) -> list[Finding]:
     """Those worth saying, in the order in which they are said; equal ones as they were given."""
     return sorted((each for each in findings if each.strength >= 1), key=lambda each: -each.strength)
+
+
+def percent_text(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

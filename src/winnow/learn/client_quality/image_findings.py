@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.learn.client_quality.class_mixture import expected_moments
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import NEEDED_SHIFT, ColumnDifferences, column_differences
+from winnow.learn.client_quality.expected_moments import expected_moments
 from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding
 from winnow.learn.client_quality.image_statistics import (
     BRIGHTNESS,

@@ -9,6 +9,7 @@ import numpy as np
 
 from winnow.core.untrusted_text import one_line
 from winnow.data.preprocessing import Preprocessing
+from winnow.learn.client_quality.evidence import MAX_COLUMNS
 
 MAX_SHOWN = 40
 FeatureKind: TypeAlias = Literal["number", "missing", "category", "other"]
@@ -32,19 +33,20 @@ class InputNames:
     features: tuple[FeatureName, ...] = ()
 
     @classmethod
-    def of(cls, preprocessing: Preprocessing, sample_shape: Sequence[int], limit: int = 512) -> Self:
+    def of(cls, preprocessing: Preprocessing, sample_shape: Sequence[int]) -> Self:
         """The names of the first features of a table; an array has numbered columns."""
         if preprocessing.tokens or len(sample_shape) != 1:
             return cls()
         if preprocessing.columns:
-            return cls(tuple(_table_features(preprocessing))[:limit])
+            return cls(tuple(_table_features(preprocessing))[:MAX_COLUMNS])
         if preprocessing.inputs:
-            return cls(tuple(_packed_features(preprocessing))[:limit])
+            return cls(tuple(_packed_features(preprocessing))[:MAX_COLUMNS])
         count = prod(sample_shape)
         scaling = preprocessing.array.scaling if preprocessing.array else None
         shift = np.broadcast_to(scaling.shift if scaling else 0.0, count)
         width = np.broadcast_to(scaling.width if scaling else 1.0, count)
-        return cls(tuple(_numbered(str(place + 1), shift[place], width[place]) for place in range(min(count, limit))))
+        shown = range(min(count, MAX_COLUMNS))
+        return cls(tuple(_numbered(str(place + 1), shift[place], width[place]) for place in shown))
 
 
 def _table_features(preprocessing: Preprocessing) -> list[FeatureName]:

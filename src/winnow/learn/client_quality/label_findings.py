@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.join_names import listed
-from winnow.learn.client_quality.class_mixture import Reals
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
-from winnow.learn.client_quality.findings import Finding, finding_strength
+from winnow.learn.client_quality.expected_moments import Reals, nearest_mixture
+from winnow.learn.client_quality.findings import Finding, finding_strength, percent_text
 
 NEEDED_RANDOM = 0.2
 """The share of labels that must look random: honest clients with harder samples look so in part."""
@@ -147,7 +147,7 @@ def _taken_for(seen: _Confusion, reference: ClassMoments) -> dict[int, _Taken]:
     known = np.flatnonzero(reference.counts)
     rows = reference.mean[known][:, : len(reference.counts)].astype(np.float64)
     looks_like = np.zeros((len(seen.labels), len(reference.counts)))
-    looks_like[:, known] = [_mixture(predicted, rows) for predicted in seen.predicted]
+    looks_like[:, known] = [nearest_mixture(predicted, rows, firm=1e3) for predicted in seen.predicted]
     frequent = seen.share @ looks_like
     sure_agreement = float(seen.share @ seen.own) + 2 * seen.agreement_error
     contrary = sure_agreement < CONTRARY / len(reference.counts)
@@ -179,16 +179,6 @@ def _holds(label: int, taken: dict[int, _Taken]) -> bool:
     return mine.certain or (mutual and back is not None and back.certain)
 
 
-def _mixture(predicted: Reals, rows: Reals) -> Reals:
-    """Weights w ≥ 0, Σ w = 1 with Σ w_k rows_k nearest to what was predicted."""
-    from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
-
-    matrix = np.vstack([rows.T, np.full(len(rows), 1e3)])
-    weights, _ = nnls(matrix, np.append(predicted, 1e3), maxiter=30 * len(rows))
-    result: Reals = weights / max(weights.sum(), 1e-12)
-    return result
-
-
 def _exchange_findings(taken: dict[int, _Taken], names: Sequence[str]) -> list[Finding]:
     pairs = [(a, each.other) for a, each in taken.items() if a < each.other and _points_to(taken, each.other, a)]
     single = [label for label in taken if label not in {each for pair in pairs for each in pair}]
@@ -206,8 +196,8 @@ def _exchange_findings(taken: dict[int, _Taken], names: Sequence[str]) -> list[F
         return [*found, Finding(kind="labels", strength=strength, text=f"labels: classes look permuted ({moves})")]
     for label in single:
         each = taken[label]
-        text = f"labels: about {each.share:.0%} of '{names[label]}' look like '{names[each.other]}'"
-        found.append(Finding(kind="labels", strength=each.strength, text=text.replace("%", " %")))
+        text = f"labels: about {percent_text(each.share)} of '{names[label]}' look like '{names[each.other]}'"
+        found.append(Finding(kind="labels", strength=each.strength, text=text))
     return found
 
 
@@ -225,6 +215,6 @@ def _random_findings(seen: _Confusion) -> list[Finding]:
     strength = finding_strength((expected - agrees) / seen.agreement_error, _needed_z(1), random, NEEDED_RANDOM)
     if random <= 0 or strength < 1:
         return []
-    share = "most of them" if random > 0.95 else f"about {round(random, 1 if random > 0.25 else 2):.0%}"
-    text = f"labels: {share} look random (the model agrees with {agrees:.0%}; {expected:.0%} expected)"
-    return [Finding(kind="labels", strength=strength, text=text.replace("%", " %"))]
+    share = "most of them" if random > 0.95 else f"about {percent_text(round(random, 1 if random > 0.25 else 2))}"
+    agreement = f"the model agrees with {percent_text(agrees)}; {percent_text(expected)} expected"
+    return [Finding(kind="labels", strength=strength, text=f"labels: {share} look random ({agreement})")]

@@ -77,7 +77,7 @@ def differences(sample: Sample, reference: Sample, scale: FeatureScale) -> tuple
     return root * (sample.mean - reference.mean) / np.sqrt(pooled), root * ratio / np.sqrt(error)
 
 
-def of_rows(sample: Sample, reference: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
+def row_statistics(sample: Sample, reference: Sample, scale: FeatureScale, *, columns: bool) -> Reals:
     """[..., 2] of rows seen without labels: the mean of the capped squares, and the largest in absolute value.
 
     Of columns, variances count, too. Those of a representation do not: one long tail in the inputs is in all its units.
@@ -101,7 +101,9 @@ def towards_others(classes: Sample, scale: FeatureScale) -> Reals:
     return np.asarray(direction / np.maximum((direction * apart).sum(axis=-1, keepdims=True), 1e-12))
 
 
-def by_class(sample: Sample, reference: Sample, scale: FeatureScale, towards: Reals, *, outcomes: bool) -> Reals:
+def class_statistics(
+    sample: Sample, reference: Sample, scale: FeatureScale, towards: Reals, *, outcomes: bool
+) -> Reals:
     """[..., 2] of classes against the reference's of the same class: the mean of the capped squares of z_mean; and the
     share of rows that look like other classes', or of outcomes, in which the loss comes last, how far that is above.
     """

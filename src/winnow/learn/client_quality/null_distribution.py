@@ -7,6 +7,7 @@ for. Of each distribution its mean, variance and third central moment are kept: 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
 from winnow.learn.client_quality.mixture import best_weights, mixed
@@ -14,8 +15,8 @@ from winnow.learn.client_quality.moment_differences import (
     FeatureScale,
     Reals,
     Sample,
-    by_class,
-    of_rows,
+    class_statistics,
+    row_statistics,
     towards_others,
 )
 from winnow.learn.client_quality.resamples import GRID, Resamples
@@ -31,15 +32,20 @@ class BlockNull:
     blind: Reals
     """[C + 1, G, 2, 3], rows seen without labels against a mixture of classes: rows of one class, and of all alike"""
 
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """[C], the classes that were drawn from."""
+        return np.asarray(self.by_class[..., 1].any(axis=(1, 2)))
+
     def at(self, rows: Reals) -> Reals:
         """By class, [C, 2, 3], for as many rows of each class."""
         return _between(self.by_class, rows)
 
     def blind_at(self, rows: float, mix: Reals) -> Reals:
         """[2, 3] for rows of this mix of classes [C], between that of one class and that of all alike."""
-        known = self.by_class[..., 1].any(axis=(1, 2))
+        known = self.known.sum()
         tables = _between(self.blind, np.full(len(self.blind), rows))
-        evenness = 1.0 if known.sum() < 2 else (1 - (mix**2).sum()) / (1 - 1 / known.sum())
+        evenness = 1.0 if known < 2 else (1 - (mix**2).sum()) / (1 - 1 / known)
         return np.asarray((1 - evenness) * np.tensordot(mix, tables[:-1], 1) + evenness * tables[-1])
 
 
@@ -50,7 +56,8 @@ def tabulate(x: Reals, resamples: Resamples, class_count: int, *, scale: Feature
     if not len(known):
         return BlockNull(scale=scale, by_class=table, blind=blind)
     again, drawn = resamples.reference_moments(x), resamples.client_moments(x)
-    table[known] = _central(by_class(drawn, again, scale, towards_others(again, scale), outcomes=block == OUTCOMES))
+    towards = towards_others(again, scale)
+    table[known] = _central(class_statistics(drawn, again, scale, towards, outcomes=block == OUTCOMES))
     if block != OUTCOMES:
         samples = _beside(drawn, resamples.mixed_moments(x))
         blind[[*known, class_count]] = _central(_blind(samples, again, scale, columns=block == COLUMNS))
@@ -71,7 +78,7 @@ def _blind(own: Sample, classes: Sample, scale: FeatureScale, *, columns: bool) 
     against = Sample(classes.rows[:, None], classes.mean[:, None], classes.variance[:, None])
     count = classes.rows.shape[1]
     start = np.concatenate([np.eye(count), np.full((1, count), 1 / count)])
-    return of_rows(own, mixed(against, best_weights(own, against, scale, start)), scale, columns=columns)
+    return row_statistics(own, mixed(against, best_weights(own, against, scale, start)), scale, columns=columns)
 
 
 def _central(values: Reals) -> Reals:

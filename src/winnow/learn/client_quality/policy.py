@@ -46,11 +46,13 @@ class QualityPolicy:
         for each in sorted(assessed, key=lambda each: (-np.nan_to_num(each.score), each.client)):
             reason = f"{each.verdict}: {each.evidence}" if each.evidence else each.verdict
             if each.verdict in ALARMS and each.client not in self._kept:
-                if each.client not in self._factor:
-                    if self._policy == "exclude" and len(self._factor) >= self._clients - self._min_clients:
-                        continue
+                excluding, known = self._policy == "exclude", each.client in self._factor
+                if excluding and not known and len(self._factor) >= self._clients - self._min_clients:
+                    continue
+                factor = 0.0 if excluding else 1 / (1 + each.score)
+                if self._factor.get(each.client) != factor:
+                    self._factor[each.client] = factor
                     yield each.client, self._policy, reason
-                self._factor[each.client] = 0.0 if self._policy == "exclude" else 1 / (1 + each.score)
             elif each.verdict not in (*ALARMS, UNDECIDED) and each.client in self._factor:
                 del self._factor[each.client]
                 yield each.client, READMIT, reason

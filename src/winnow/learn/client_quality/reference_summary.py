@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from winnow.core import Arrays, DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION
-from winnow.learn.client_quality.mixture import mixed
 from winnow.learn.client_quality.moment_differences import FeatureScale, Sample
 from winnow.learn.client_quality.null_distribution import BlockNull, tabulate
 from winnow.learn.client_quality.resamples import GRID, Resamples
@@ -65,8 +64,8 @@ class ReferenceSummary:
 
     @classmethod
     def merged(cls, summaries: Sequence["ReferenceSummary"]) -> "ReferenceSummary":
-        """Of several holders of reference rows. Null distributions are averaged by rows: a few rows more on the
-        reference's side change them little.
+        """Of several holders of reference rows. Null distributions are averaged by rows: each was drawn against fewer
+        reference rows than there are together, and so is rather too wide.
         """
         first = summaries[0]
         if len(summaries) == 1:
@@ -76,7 +75,9 @@ class ReferenceSummary:
         return cls(
             rows=sum(each.rows for each in summaries),
             distinct_rows=None if None in distinct else sum(each or 0 for each in distinct),
-            moments={block: _pooled([each.moments[block] for each in summaries]) for block in first.moments},
+            moments={
+                block: ClassMoments.pooled([each.moments[block] for each in summaries]) for block in first.moments
+            },
             fourth={block: _pooled_fourth(summaries, block) for block in first.moments},
             nulls={block: _averaged([each.nulls[block] for each in summaries], share) for block in first.nulls},
         )
@@ -173,47 +174,33 @@ def _class_means(
     return sums / np.maximum(counts, 1)[:, None]
 
 
-def _pooled(parts: Sequence[ClassMoments]) -> ClassMoments:
-    counts = np.stack([part.counts for part in parts])
-    pooled = mixed(Sample(*_by_holder(parts)), _shares(counts))
-    return ClassMoments(
-        counts=counts.sum(axis=0), mean=pooled.mean.astype(np.float32), variance=pooled.variance.astype(np.float32)
-    )
-
-
 def _pooled_fourth(summaries: Sequence[ReferenceSummary], block: str) -> NDArray[np.float32]:
     """About the common mean μ: E(x - μ)⁴ = m₄ + 6 m₂ d² + d⁴ but for skewness, with d = m - μ."""
     parts = [each.moments[block] for each in summaries]
-    _, mean, variance = _by_holder(parts)
-    fourth = np.stack([each.fourth[block] for each in summaries], axis=1).astype(float)
-    shares = _shares(np.stack([part.counts for part in parts]))[..., None]
-    apart = mean - (shares * mean).sum(axis=1, keepdims=True)
-    return np.asarray((shares * (fourth + 6 * variance * apart**2 + apart**4)).sum(axis=1), np.float32)
-
-
-def _by_holder(parts: Sequence[ClassMoments]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Counts [C, H], means and variances [C, H, f]."""
-    counts, mean, variance = (
-        np.stack([getattr(part, name) for part in parts], axis=1).astype(float)
-        for name in ("counts", "mean", "variance")
-    )
-    return counts, mean, variance
-
-
-def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What holders [H, C] have of each class, [C, H]."""
-    return np.asarray((counts / np.maximum(counts.sum(axis=0), 1)).T)
+    counts = np.stack([part.counts for part in parts])
+    shares = (counts / np.maximum(counts.sum(axis=0), 1))[..., None]
+    mean = np.stack([part.mean for part in parts]).astype(float)
+    variance = np.stack([part.variance for part in parts]).astype(float)
+    fourth = np.stack([each.fourth[block] for each in summaries]).astype(float)
+    apart = mean - (shares * mean).sum(axis=0)
+    return np.asarray((shares * (fourth + 6 * variance * apart**2 + apart**4)).sum(axis=0), np.float32)
 
 
 def _averaged(nulls: Sequence[BlockNull], share: NDArray[np.float64]) -> BlockNull:
-    def mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.asarray(np.tensordot(share, np.stack(arrays), 1))
+    """A class's distribution is that of the holders that have the class: where one has hardly any, it has none."""
+    classes = np.stack([null.known for null in nulls])
+    everything = classes.any(axis=1, keepdims=True)
+
+    def mean(arrays: Sequence[NDArray[np.float64]], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+        weights = share[:, None] * known
+        weights = weights / np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
+        return np.asarray(np.einsum("hc,hc...->c...", weights, np.stack(arrays)))
 
     return BlockNull(
         scale=FeatureScale(
-            variance=mean([null.scale.variance for null in nulls]),
-            kurtosis=mean([null.scale.kurtosis for null in nulls]),
+            variance=np.tensordot(share, [null.scale.variance for null in nulls], 1),
+            kurtosis=np.tensordot(share, [null.scale.kurtosis for null in nulls], 1),
         ),
-        by_class=mean([null.by_class for null in nulls]),
-        blind=mean([null.blind for null in nulls]),
+        by_class=mean([null.by_class for null in nulls], classes),
+        blind=mean([null.blind for null in nulls], np.concatenate([classes, everything], axis=1)),
     )

@@ -27,6 +27,7 @@ from winnow.learn.client_quality.departures import (
     TOWARDS,
     Departures,
 )
+from winnow.learn.client_quality.update_evidence import MAD_TO_SD
 
 Table: TypeAlias = NDArray[np.float64]
 
@@ -97,11 +98,17 @@ def _levels(tested: NDArray[np.bool_], false_alarms: float) -> Table:
 
 
 def _combined(assessments: Sequence[Departures]) -> Table:
-    """The weighted mean over assessments. Later models count more, each twice as much as the one before."""
+    """The weighted mean over assessments. Later models count more, each twice as much as the one before; where a
+    statistic is missing in one, the others stand for it.
+    """
     if not assessments:
         return np.full((len(STATISTICS), 4), np.nan)
-    weights = 0.5 ** np.arange(len(assessments))[::-1]
-    return np.asarray(np.tensordot(weights / weights.sum(), np.stack([each.array for each in assessments]), 1))
+    arrays = np.stack([each.array for each in assessments])
+    known = np.isfinite(arrays)
+    weights = known * 0.5 ** np.arange(len(assessments))[::-1, None, None]
+    total = weights.sum(axis=0)
+    sums = (weights * np.where(known, arrays, 0.0)).sum(axis=0)
+    return np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
 
 
 def _quantile(level: Table, skewness: Table) -> Table:
@@ -118,5 +125,5 @@ def _quantile(level: Table, skewness: Table) -> Table:
 def _centre_and_spread(effects: Table, deviations: Table) -> tuple[float, float]:
     """ν, and τ: how much more clients differ than by chance. Bad ones lie above, so that the lower half tells."""
     centre = float(np.median(effects))
-    spread = 1.4826 * float(np.median(centre - effects[effects <= centre]))
+    spread = MAD_TO_SD * float(np.median(centre - effects[effects <= centre]))
     return centre, float(np.sqrt(max(spread**2 - float(np.median(deviations)) ** 2, 0.0)))

@@ -152,8 +152,8 @@ def _robust_z(
     """How far each client's mean lies from the median, by the median absolute deviation.
 
     A client that was seen in fewer rounds than others has a noisier mean: what its rounds vary by is added. The
-    deviation of few clients is itself uncertain: with the factor, 3.5 is the 99 % quantile of normal values, however
-    many there are.
+    deviation of few clients is itself uncertain: with the factor, the 99 % quantile of normal values stays below 3.5,
+    however many there are.
     """
     centre = np.median(means, 0)
     deviation = np.abs(means - centre)

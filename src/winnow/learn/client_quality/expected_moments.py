@@ -40,8 +40,6 @@ class ExpectedMoments:
     """[C', f] fourth central moments."""
     reference_rows: Reals
     """[C'] as how many reference rows the expectation is worth."""
-    weights: Reals
-    """[C', C] of the reference's classes."""
 
 
 def expected_moments(
@@ -61,63 +59,25 @@ def expected_moments(
     weights w ≥ 0, Σ w = 1 minimise Σ_features ρ((m − Σ w_k r_k) / se), with a ρ that ends up flat: features that do not
     fit do not count.
     """
-    known, told = np.flatnonzero(reference.counts), np.flatnonzero(client.counts)
-    if not len(known) or not len(told):
+    told = np.flatnonzero(client.counts)
+    if not reference.counts.any() or not len(told):
         return None
-    rows = reference.counts[known].astype(np.float64)
-    mean = reference.mean[known].astype(np.float64)
-    plain = reference.variance[known].astype(np.float64)
-    unseen = _unseen(plain, mean, rows, one_scale=one_scale)
-    weight = rows[:, None] / (rows[:, None] + 1)
-    variance = weight * plain + (1 - weight) * unseen
-    heavy = weight * fourth[known] + (1 - weight) * unseen**2
-    own = np.array([_fit(client, c, independent, known, rows, mean, variance) for c in told])
-    expected = own @ mean
-    apart = mean[None] - expected[:, None]  # [C', K, f]
+    classes, counts = _Classes.of(reference, fourth, one_scale=one_scale), client.counts[told] * independent
+    counts = np.maximum(counts, 1.0)
+    means = client.mean[told].astype(np.float64)
+    own = np.array([classes.robust_weights(*each) for each in zip(told, counts, means, strict=True)])
+    expected = own @ classes.mean
+    apart = classes.mean[None] - expected[:, None]  # [C', K, f]
     between = np.einsum("ck,ckf->cf", own, apart**2)
-    fourths = np.einsum("ck,ckf->cf", own, heavy + 6 * variance * apart**2 + apart**4)
-    weights = np.zeros((len(told), len(reference.counts)))
-    weights[:, known] = own
     return ExpectedMoments(
         told=told,
-        counts=np.maximum(client.counts[told] * independent, 1.0),
+        counts=counts,
         mean=expected,
-        variance=own @ variance + between,
-        least_variance=own @ plain + between,
-        fourth=fourths,
-        reference_rows=1 / (own**2 / rows).sum(1),
-        weights=weights,
+        variance=own @ classes.variance + between,
+        least_variance=own @ classes.least_variance + between,
+        fourth=np.einsum("ck,ckf->cf", own, classes.fourth + 6 * classes.variance * apart**2 + apart**4),
+        reference_rows=1 / (own**2 / classes.rows).sum(1),
     )
-
-
-def _unseen(variance: Reals, mean: Reals, rows: Reals, *, one_scale: bool) -> Reals:
-    """[f] the squared deviation of a row that nobody has seen."""
-    share = (rows / rows.sum())[:, None]
-    overall = (share * (variance + (mean - (share * mean).sum(0)) ** 2)).sum(0) + 1e-12
-    unseen: Reals = np.maximum(overall, overall.mean()) if one_scale else overall
-    return unseen
-
-
-def _fit(
-    client: ClassMoments,
-    which: np.int64,
-    independent: float,
-    known: NDArray[np.int64],
-    rows: Reals,
-    mean: Reals,
-    variance: Reals,
-) -> Reals:
-    count, target = max(client.counts[which] * independent, 1.0), client.mean[which].astype(np.float64)
-    weights: Reals = (known == which).astype(np.float64) if which in known else rows / rows.sum()
-    if len(known) == 1:
-        return weights
-    for number in range(_PASSES):
-        error = np.sqrt((weights @ variance) * (1 / count + (weights**2 / rows).sum()))
-        residual = np.abs(target - weights @ mean) / error
-        power = 0.5 if number < _PASSES // 2 else 1.0
-        trust = np.minimum(1, _HUBER / np.maximum(residual, 1e-12)) ** power / error
-        weights = _mixture_weights(target, mean, trust)
-    return weights
 
 
 def unexplained_share(
@@ -128,41 +88,73 @@ def unexplained_share(
     Wrong labels make a class a mixture of the reference's, which leaves nothing; wrong inputs leave most of it. The
     distance is Σ z² of means and logarithms of variances; None if it is no more than chance.
     """
-    known, told = np.flatnonzero(reference.counts), np.flatnonzero((client.counts > 0) & (reference.counts > 0))
+    told = np.flatnonzero((client.counts > 0) & (reference.counts > 0))
     if not len(told):
         return None
-    classes = _Classes.of(reference, fourth)
+    classes = _Classes.of(reference, fourth, one_scale=True)
     own = mixed = 0.0
     for which in told:
         count = max(float(client.counts[which]) * independent, 1.0)
-        weights = (known == which).astype(np.float64)
-        error = np.sqrt((weights @ classes.variance) * (1 / count + (weights**2 / classes.rows).sum()))
-        fitted = _mixture_weights(client.mean[which].astype(np.float64), classes.mean, 1 / error)
+        weights = (classes.known == which).astype(np.float64)
+        fitted = classes.weights(client.mean[which].astype(np.float64), 1 / classes.error(weights, count))
         own += classes.distance(client, which, count, weights)
         mixed += classes.distance(client, which, count, fitted)
     under_null = 2.0 * classes.mean.shape[1] * len(told)
     return float(np.clip((mixed - under_null) / (own - under_null), 0, 1)) if own > 2 * under_null else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Classes:
-    """The reference's classes, K of them."""
+    """The reference's classes, K of them: which they are and their rows [K], and moments of each feature [K, f].
 
+    With one row more in each, which lies a typical deviation away.
+    """
+
+    known: NDArray[np.int64]
     rows: Reals
     mean: Reals
     variance: Reals
     least_variance: Reals
-    kurtosis: Reals
+    """Without that row."""
+    fourth: Reals
 
     @classmethod
-    def of(cls, reference: ClassMoments, fourth: NDArray[np.float32]) -> "_Classes":
+    def of(cls, reference: ClassMoments, fourth: NDArray[np.float32], *, one_scale: bool) -> "_Classes":
         known = np.flatnonzero(reference.counts)
         rows, mean = reference.counts[known].astype(np.float64), reference.mean[known].astype(np.float64)
         plain = reference.variance[known].astype(np.float64)
-        unseen, weight = _unseen(plain, mean, rows, one_scale=True), rows[:, None] / (rows[:, None] + 1)
-        variance = weight * plain + (1 - weight) * unseen
-        heavy = weight * fourth[known] + (1 - weight) * unseen**2
-        return cls(rows, mean, variance, plain, np.maximum(heavy / variance**2, 1.5))
+        unseen, weight = _unseen(plain, mean, rows, one_scale=one_scale), rows[:, None] / (rows[:, None] + 1)
+        return cls(
+            known=known,
+            rows=rows,
+            mean=mean,
+            variance=weight * plain + (1 - weight) * unseen,
+            least_variance=plain,
+            fourth=weight * fourth[known] + (1 - weight) * unseen**2,
+        )
+
+    def error(self, weights: Reals, count: float) -> Reals:
+        """[f] the standard error between the means of so many rows and of the mixture with these weights."""
+        found: Reals = np.sqrt((weights @ self.variance) * (1 / count + (weights**2 / self.rows).sum()))
+        return found
+
+    def weights(self, target: Reals, trust: Reals) -> Reals:
+        """Those of the mixture whose mean is nearest to a target, where features have these weights."""
+        firm = _SUM_WEIGHT * float(np.linalg.norm(trust))
+        return nearest_mixture(target * trust, self.mean * trust, firm)
+
+    def robust_weights(self, which: int, count: float, target: Reals) -> Reals:
+        """The same for a client's class with so many rows, where features that do not fit do not count in the end."""
+        labelled = self.known == which
+        weights: Reals = labelled.astype(np.float64) if labelled.any() else self.rows / self.rows.sum()
+        if len(self.known) == 1:
+            return weights
+        for number in range(_PASSES):
+            error = self.error(weights, count)
+            residual = np.abs(target - weights @ self.mean) / error
+            power = 0.5 if number < _PASSES // 2 else 1.0
+            weights = self.weights(target, np.minimum(1, _HUBER / np.maximum(residual, 1e-12)) ** power / error)
+        return weights
 
     def distance(self, client: ClassMoments, which: np.int64, count: float, weights: Reals) -> float:
         """Of one class of a client, from the mixture with these weights."""
@@ -171,19 +163,25 @@ class _Classes:
         spread, found = weights @ self.variance + between, client.variance[which].astype(np.float64)
         wanted = np.clip(found, weights @ self.least_variance + between, spread)  # in between nothing is strange
         doubt = 1 / count + float((weights**2 / self.rows).sum())
+        kurtosis = np.maximum(self.fourth / self.variance**2, 1.5)
         shift = (client.mean[which] - expected) ** 2 / (spread * doubt)
-        ratio = np.log((found + 1e-6 * spread) / (wanted + 1e-6 * spread)) ** 2 / (
-            (weights @ self.kurtosis - 1) * doubt
-        )
+        ratio = np.log((found + 1e-6 * spread) / (wanted + 1e-6 * spread)) ** 2 / ((weights @ kurtosis - 1) * doubt)
         return float(np.minimum(shift, _MOST).sum() + np.minimum(ratio, _MOST).sum())
 
 
-def _mixture_weights(target: Reals, mean: Reals, trust: Reals) -> Reals:
-    """w ≥ 0, Σ w = 1 with the least Σ (trust · (target − Σ w_k mean_k))²."""
+def _unseen(variance: Reals, mean: Reals, rows: Reals, *, one_scale: bool) -> Reals:
+    """[f] the squared deviation of a row that nobody has seen."""
+    share = (rows / rows.sum())[:, None]
+    overall = (share * (variance + (mean - (share * mean).sum(0)) ** 2)).sum(0) + 1e-12
+    unseen: Reals = np.maximum(overall, overall.mean()) if one_scale else overall
+    return unseen
+
+
+def nearest_mixture(target: Reals, rows: Reals, firm: float) -> Reals:
+    """w ≥ 0, Σ w = 1 with the least ‖target − Σ w_k rows_k‖; `firm` is how strictly they sum to 1."""
     from scipy.optimize import nnls  # noqa: PLC0415 - slow to import
 
-    firm = _SUM_WEIGHT * float(np.linalg.norm(trust))
-    matrix = np.vstack([(mean * trust).T, np.full(len(mean), firm)])
-    fitted, _ = nnls(matrix, np.append(target * trust, firm), maxiter=30 * len(mean))
+    matrix = np.vstack([rows.T, np.full(len(rows), firm)])
+    fitted, _ = nnls(matrix, np.append(target, firm), maxiter=30 * len(rows))
     weights: Reals = fitted / max(fitted.sum(), 1e-12)
     return weights
