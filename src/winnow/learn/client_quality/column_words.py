@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.learn.client_quality.column_differences import NEEDED_SPREAD, ColumnDifferences
 from winnow.learn.client_quality.input_names import InputNames
-from winnow.learn.client_quality.unit_names import likely_units
+from winnow.learn.client_quality.unit_names import CLOSE, likely_units
 
 CONSTANT = 1e-3
 """A deviation below this share of the expected one is none."""
@@ -71,7 +71,8 @@ class ColumnWords:
         units = likely_units(self._features[place].column, size, math.sqrt(combined))
         if units is None:
             return f"{number_text(size, 2)} times {larger} than the reference's"
-        return f"{number_text(units.factor)} times {larger} than the reference's ({units.units}?)"
+        about = "" if abs(size / units.factor - 1) <= CLOSE else "about "
+        return f"{about}{number_text(units.factor)} times {larger} than the reference's ({units.units}?)"
 
     def _varies(self, place: int) -> str:
         ratio = math.exp(self._d.spread[place])
