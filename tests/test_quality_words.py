@@ -8,6 +8,7 @@ from winnow.data.preprocessing import Column, Preprocessing
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, ClientEvidence
+from winnow.learn.client_quality.label_findings import label_findings
 from winnow.learn.client_quality.observed_values import observed_moments
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.unit_names import likely_units
@@ -141,6 +142,15 @@ def test_the_share_of_wrong_labels_is_said_not_that_of_random_ones(reference: Re
     [text] = texts(reference, blocks)
     share = int(text.removeprefix("labels: about ").split(" % look wrong (")[0]) / 100
     assert share == pytest.approx(wrong, abs=0.051)
+
+
+def test_a_weak_model_sees_that_almost_all_labels_are_wrong() -> None:
+    """It agrees with fewer of them than with random ones."""
+    mean = np.array([[0.75, 0.25, 0.25], [0.4, 0.6, 0.4]], "f4")
+    known = ClassMoments(counts=np.array([480, 320]), mean=mean, variance=mean * (1 - mean))
+    client = ClassMoments(counts=np.array([60, 90]), mean=mean[::-1], variance=known.variance[::-1])
+    [found] = label_findings(client, known, ["no", "yes"])
+    assert found.text.startswith("labels: almost all look wrong (the model agrees with 3")
 
 
 def test_without_a_look_at_inputs_they_may_be_wrong_as_well_as_labels(reference: ReferenceSummary) -> None:
