@@ -25,6 +25,7 @@ BASE: dict[str, Any] = {
     "select": {"count": 3},
     "local": {"name": "sgd", "epochs": 1, "batch_size": BATCH, "learning_rate": 0.02},
     "fleet": {"speed_ghz": {"mean": 1.0, "sd": 0.2}},
+    "quality": {"evidence": []},
 }
 
 

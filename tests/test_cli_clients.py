@@ -8,10 +8,9 @@ import pytest
 
 from assessed_runs import HOSPITALS, RANDOM, UNITS, Client, write_assessed_run
 from command_line import call
-from winnow.cli.clients import BEST_SHOWN, WORST_SHOWN
 from winnow.config.resolve import resolve, to_toml
 from winnow.runs import RunFolder
-from winnow.runs.client_table import COLUMNS, read_client_table
+from winnow.runs.client_table import BEST_SHOWN, COLUMNS, WORST_SHOWN, read_client_table
 from world import BASE
 
 Capture = pytest.CaptureFixture[str]

@@ -70,8 +70,12 @@ def test_any_other_selection_is_a_composition_of_plain_gaussians(adaptive: str) 
         assert event.metrics["privacy"]["epsilon"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_profiles_are_in_the_budget() -> None:
-    events = finished(*CENTRAL, *NOISY, algorithm="fedprof")
+BY_PROFILE = pytest.mark.parametrize("algorithm", ["fedprof", "fedprof-by-class"])
+
+
+@BY_PROFILE
+def test_profiles_are_in_the_budget(algorithm: str) -> None:
+    events = finished(*CENTRAL, *NOISY, algorithm=algorithm)
     for event, most in zip(rounds_of(events), most_often(events), strict=True):
         expected = composed((dp.GaussianDpEvent(1.5), most), (dp.GaussianDpEvent(5.0), most + 1))
         assert event.metrics["privacy"]["epsilon"] == pytest.approx(expected, rel=1e-3)
@@ -108,12 +112,13 @@ def test_profiles_beside_dp_sgd_are_in_its_budget() -> None:
     assert beside > composed((dp.GaussianDpEvent(5.0), 2)) * 0.999 > alone
 
 
-def test_profiles_alone_have_an_epsilon_of_their_own() -> None:
-    events = finished(*NOISY, "select.profile_comparison.delta=1e-4", algorithm="fedprof")
+@BY_PROFILE
+def test_profiles_alone_have_an_epsilon_of_their_own(algorithm: str) -> None:
+    events = finished(*NOISY, "select.profile_comparison.delta=1e-4", algorithm=algorithm)
     for event, most in zip(rounds_of(events), most_often(events), strict=True):
         expected = composed((dp.GaussianDpEvent(5.0), most + 1), delta=1e-4)
         assert event.metrics["privacy"] == {"profile_epsilon": pytest.approx(expected, rel=1e-3)}
-    assert "privacy" not in rounds_of(finished(algorithm="fedprof"))[0].metrics
+    assert "privacy" not in rounds_of(finished(algorithm=algorithm))[0].metrics
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -203,13 +208,22 @@ def test_a_run_stops_before_it_would_overspend() -> None:
     assert composed((gaussian, len(rounds))) <= 3.5 < composed((gaussian, len(rounds) + 1))
 
 
-def test_resuming_keeps_what_was_spent() -> None:
-    sets = (*CENTRAL, "collect.epsilon=5.0", "collect.adaptive_clip=true")
-    whole = finished(*sets, rounds=30)
-    with prepared(*sets, algorithm="fedavg", rounds=2) as ready:
+FAINT = 'select.profile_comparison={name="noisy", clip=20.0, noise_multiplier=0.003}'
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sets"),
+    [
+        ("fedavg", (*CENTRAL, "collect.epsilon=5.0", "collect.adaptive_clip=true")),
+        ("fedprof-by-class", (*CENTRAL, "collect.epsilon=1e6", FAINT)),
+    ],
+)
+def test_resuming_keeps_what_was_spent(algorithm: str, sets: tuple[str, ...]) -> None:
+    whole = finished(*sets, algorithm=algorithm, rounds=30)
+    with prepared(*sets, algorithm=algorithm, rounds=2) as ready:
         list(ready.training.run(ready.federation))
         snapshot = ready.snapshot()
-    longer = experiment(*sets, algorithm="fedavg", rounds=30)
+    longer = experiment(*sets, algorithm=algorithm, rounds=30)
     with prepare_run(longer, RunInputs(dataset=blobs()), snapshot=snapshot) as ready:
         rest = list(ready.training.run(ready.federation))
     assert [e.metrics["privacy"] for e in rounds_of(rest)] == [e.metrics["privacy"] for e in rounds_of(whole)[2:]]

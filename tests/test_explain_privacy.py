@@ -99,7 +99,14 @@ def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
     assert "profile" not in learnt(explained(algorithm="fedavg-rp"), "server")
 
 
-@pytest.mark.parametrize(("matching", "said"), [("plain", "for each class the mean"), ("encrypted", "but no means")])
+@pytest.mark.parametrize(
+    ("matching", "said"),
+    [
+        ("plain", "over them;"),
+        ("encrypted", "but no means"),
+        ("{name='noisy', noise_multiplier=1.0, clip=1.0}", "over them, all with noise;"),
+    ],
+)
 def test_profiles_by_class_tell_how_many_samples_there_are_of_each(matching: str, said: str) -> None:
     told = learnt(explained(f"select.profile_comparison={matching}", algorithm="fedprof-by-class"), "server")
     assert "how many samples of each class every client has" in told

@@ -87,6 +87,15 @@ def test_clients_on_demand_learn_what_clients_in_memory_learn(execution: str, al
     assert same(course(*sets, dataset=on_demand(spread(*sets)), algorithm=algorithm), here)
 
 
+def test_noise_in_profiles_by_class_is_the_same_whether_samples_are_in_memory_or_not() -> None:
+    sets = (
+        "data.partition.name=dirichlet",
+        "select.profile_comparison={name='noisy', clip=5.0, noise_multiplier=0.01}",
+    )
+    here = course(*sets, dataset=blobs(), algorithm="fedprof-by-class")
+    assert same(course(*sets, dataset=on_demand(spread(*sets[:1])), algorithm="fedprof-by-class"), here)
+
+
 def test_the_reference_may_be_with_clients() -> None:
     sets = ("reference_clients=[1,6]",)
     held_out = federate(blobs(), experiment().data.model_copy(update={"reference": 0}), 0)

@@ -190,13 +190,6 @@ def test_what_a_client_sends_is_made_of_its_own_samples() -> None:
                 np.testing.assert_allclose(made["variance"][k], seen[labels == k].var(0), rtol=1e-4, atol=1e-5)
 
 
-def test_noise_cannot_hide_profiles_by_class_and_says_so_in_one_line() -> None:
-    noisy = 'select.profile_comparison={name="noisy", noise_multiplier=1.0, clip=1.0}'
-    with pytest.raises(ConfigError, match="cannot compare profiles by class") as error:
-        prepared(noisy, algorithm="fedprof-by-class")
-    assert "\n" not in str(error.value)
-
-
 def test_bins_of_a_regression_need_a_reference_at_the_server() -> None:
     with pytest.raises(ConfigError, match="by quantiles of the reference set, which the server must hold"):
         target_edges(np.zeros((0, 1), np.float32))

@@ -259,6 +259,7 @@ def test_without_evidence_nothing_can_be_told_and_later_assessments_count_more()
     nothing, improved, worsened = assess({0: [], 1: [bad, bad, fine], 2: [fine, fine, bad]})
     assert nothing.verdict == "cannot tell"
     assert np.isnan(nothing.score)
+    assert nothing.evidence == "no evidence so far"
     assert worsened.score > improved.score
 
 

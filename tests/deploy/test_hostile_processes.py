@@ -249,5 +249,5 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
     refused = [event for event in events if event["kind"] == "rejected"]
     assert {event["client"] for event in refused} == {4, 5}
     assert all({0, 1, 2, 3} <= {*event["aggregated"]} for event in events if event["kind"] == "round_finished")
-    assert sum("at site-3 rejected" in line for line in lines) >= 5
-    assert not any("at site-1 rejected" in line for line in lines)
+    assert sum("reply of site-3, " in line and " rejected: " in line for line in lines) >= 5
+    assert not any("reply of site-1, " in line and " rejected: " in line for line in lines)

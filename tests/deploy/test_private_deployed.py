@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import call
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
-from winnow.core import AnyEvent, Rejected, RoundFinished, Selected, Stopped
+from winnow.core import AnyEvent, Rejected, Reply, RoundFinished, Selected, Stopped, Task
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.client.job_progress import LogFormatter
@@ -42,6 +42,7 @@ from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.training_setup import RunInputs
+from winnow.learn.handlers import ProfileSettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder
 from winnow.runs.event_log import decode_event
@@ -62,6 +63,7 @@ WAYS = {
         f"select.profile_comparison={{name='noisy', clip=5.0, noise_multiplier={Z}}}",
     ),
 }
+WAYS["profiles by class"] = (*WAYS["profiles"], "select.profile=by-class")
 TOLD = {"local-dp": "local_epsilon", "dp-sgd": "record_epsilon"}
 BUDGET = {
     "local-dp": "filters=[{{name='local-dp', clip=1.0, {noise}, epsilon={budget}}}]",
@@ -135,7 +137,7 @@ def _owed(way: str, times: np.ndarray, sizes: Sequence[int]) -> float:
         return max(sampled(min(1.0, 8 / size), count) for size, count in {*steps})
     if way == "discrete-gaussian":
         return concentrated(most)
-    return gaussian(((2 * most + 1) if way == "profiles" else most) / Z**2)
+    return gaussian(((2 * most + 1) if way.startswith("profiles") else most) / Z**2)
 
 
 def sizes_of(job: Loopback) -> list[int]:
@@ -251,6 +253,28 @@ def test_profiles_leave_bounded_and_noisy(tmp_path: Path) -> None:
         assert mean @ mean + variance.sum() == pytest.approx(0.25, rel=1e-3)
 
 
+def test_profiles_by_class_leave_bounded_and_noisy_as_in_a_simulation(tmp_path: Path) -> None:
+    """With next to no noise: Σ_c n_c/n · (‖μ_c‖² + Σv_c) is the bound, and numbers are those of the simulation."""
+    faint = "select.profile_comparison={name='noisy', clip=0.5, noise_multiplier=1e-9}"
+    wanted = private("profiles by class", faint, "select.min_class_rows=1")
+    job = deployed(wanted, tmp_path, Overheard)
+    assert isinstance(job, Overheard)
+    job.run()
+    with prepare_run(wanted, RunInputs(dataset=blobs())) as run:
+        classes = ProfileSettings(classes=run.plan.profile_classes)
+        tasks = [Task(name="profile", client=k, round=1, version=0, settings=classes) for k in range(8)]
+        with run.federation.dispatch(tasks) as exchange:
+            here = {reply.task.client: reply.payload["profile"] for reply in exchange if isinstance(reply, Reply)}
+    assert len(job.profiles) == 8 + 3 * 3
+    for client, part in here.items():
+        shares = part["counts"] / part["counts"].sum()
+        assert part["counts"].sum() == sizes_of(job)[client]
+        size = shares @ ((part["mean"] ** 2).sum(1) + part["variance"].sum(1))
+        assert size == pytest.approx(0.25, rel=1e-3)
+        there = [np.abs(each - np.concatenate([part["mean"], part["variance"]])).max() for each in job.profiles[:8]]
+        assert min(there) < 1e-4
+
+
 class Insistent(Loopback):
     """A server that asks once more for what it has got, by the same task and by one of a later round than there is."""
 
@@ -267,14 +291,14 @@ class Insistent(Loopback):
             self.more[how] |= {did.result.failure for did in answers}
 
 
-@pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "profiles"])
+@pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "profiles", "profiles by class"])
 def test_a_site_lets_nothing_out_twice_for_noise_would_average_out(way: str, tmp_path: Path) -> None:
     job = deployed(private(way), tmp_path, Insistent)
     assert isinstance(job, Insistent)
     hire(job, Notebook(tmp_path))
     assert job.run().summary.rounds == 3
     assert not [event for event in log_of(job.lines) if isinstance(event, Rejected)]
-    things = ("first profile", "profile") if way == "profiles" else ("update",)
+    things = ("first profile", "profile") if way.startswith("profiles") else ("update",)
     assert job.more["again"] == {f"a noisy {each} of this round or a later one was already released" for each in things}
     assert job.more["later"] == {"the task is for round 4; the job has rounds 1 to 3"}
 

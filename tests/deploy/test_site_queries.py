@@ -23,6 +23,7 @@ from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.training_setup import DEFAULT_INPUTS
 from winnow.learn.handlers import ProfileSettings
 from winnow.learn.party_signing_interface import UPDATE
+from winnow.learn.profile_by_class import ProfileClasses
 from world import experiment
 
 NOISE = "noise_multiplier=5.0"
@@ -126,6 +127,24 @@ def test_noisy_profiles_tell_no_more(tmp_path: Path) -> None:
         assert all(np.isfinite(np.asarray(profile[name])).all() for name in ("mean", "variance"))
         assert np.asarray(profile["mean"]).std() == pytest.approx(2 * 5.0 * 5.0, rel=0.9), "there is noise"
         assert site.book.lines == [(0, 1, "first profile")]
+
+
+@pytest.mark.parametrize("multiplier", [0.01, 5.0])
+def test_noisy_profiles_by_class_tell_no_more(multiplier: float, tmp_path: Path) -> None:
+    noisy = f"select.profile_comparison={{name='noisy', clip=5.0, noise_multiplier={multiplier}}}"
+    sites = [Site(tmp_path / str(present), present, noisy, algorithm="fedprof-by-class") for present in (False, True)]
+    classes = ProfileClasses(labels=(0, 1, 2), min_rows=5, count_step=1)
+    for site in sites:
+        first, again = (site.asked("profile", ProfileSettings(classes=classes), site.question()) for _ in range(2))
+        assert isinstance(first, Reply)
+        counts, mean, variance = (np.asarray(first.payload["profile"][name]) for name in ("counts", "mean", "variance"))
+        assert np.isfinite(mean).all()
+        assert np.isfinite(variance).all()
+        size = counts / counts.sum() @ ((mean**2).sum(1) + variance.sum(1)) if counts.any() else 0.0
+        assert size < 2 * 25, "a sample that overflows is bounded like any other"
+        assert counts.any() == (multiplier < 1)
+        assert isinstance(again, Failure)
+        assert "a noisy first profile of this round or a later one was already released" in again.reason
 
 
 @pytest.mark.parametrize("error", [ValueError("row 7 is odd"), IndexError("17 of 12"), RuntimeError("out of memory")])

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from winnow.runs import RunView
     from winnow.runs.client_table import ClientRow, ClientTable
 
-SHOWN_UP_TO = 30
-WORST_SHOWN, BEST_SHOWN = 20, 5
-"""Of more clients than a screen holds, so many at either end are shown."""
-
 
 def clients(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.", show_default=False)],
@@ -94,7 +90,7 @@ def _chosen(rows: "Sequence[ClientRow]", find: str | None, verdict: str | None) 
 
 def _rendered(rows: "Sequence[ClientRow]", *, everything: bool) -> "RenderableType":
     from winnow.report.client_cells import client_row_cells
-    from winnow.runs.client_table import COLUMNS
+    from winnow.runs.client_table import BEST_SHOWN, COLUMNS, SHOWN_UP_TO, WORST_SHOWN
     from winnow.terminal_tables import table
 
     left = 0 if everything or len(rows) <= SHOWN_UP_TO else len(rows) - WORST_SHOWN - BEST_SHOWN
@@ -107,12 +103,11 @@ def _rendered(rows: "Sequence[ClientRow]", *, everything: bool) -> "RenderableTy
 def _notes(view: "RunView", table: "ClientTable") -> "Sequence[str]":
     """What the table does not say: what it comes to, what the run did about it, how to see the rest."""
     from winnow.report.client_cells import policy_lines
+    from winnow.runs.client_table import SHOWN_UP_TO
 
     if not table.assessments:
         return [f"clients were not assessed: {_why_not_assessed(view)}"]
-    often = "once" if len(table.assessments) == 1 else f"{len(table.assessments)} times, last"
-    when = f"assessed {often} after round {table.assessments[-1]}"
-    notes = [f"{table.headline()}; {when}", *policy_lines(table)]
+    notes = [f"{table.headline()}; {table.when_assessed}", *policy_lines(table)]
     if len(table.rows) > SHOWN_UP_TO:
         notes.append("--all shows every client; --find TEXT or --verdict suspect shows some")
     return notes

@@ -1,6 +1,6 @@
 """Who says whose data are bad, in a run: which evidence it can have, and where that comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -36,7 +36,9 @@ from winnow.learn.client_quality.reference_source import (
 )
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.update_evidence import UpdateEvidence
+from winnow.learn.profile_by_class import COUNT_BYTES
 from winnow.learn.profiled_layer import default_layer
+from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.run_plan import TrainingPlan
 
 
@@ -89,59 +91,74 @@ def build_assessor(
     reference: tuple[Tensor, Tensor],
 ) -> ClientAssessor | None:
     """The assessor of a run; None where no evidence is gathered. `reference` is the server's, `names` the clients'."""
-    settings, (x, y) = experiment.quality, reference
+    settings, algorithm = experiment.quality, plan.algorithm
     kept = clients_named(settings.keep, names)
-    sequences = plan.classes is not None and model.probe[1].dim() > 1
-    edges = () if plan.classes is not None else bin_edges(y.cpu().numpy()) if len(y) else NORMAL_QUINTILES
-    classes = SampleClasses.of(plan.classes, sequences, edges)
+    classes = _sample_classes(plan, model, reference[1])
     widths = model.evidence_pass.widths(model.initial, *model.probe, classes)
     kinds = gathered_evidence(
-        experiment, private=plan.private, layer=model.evidence_layer, columns=COLUMNS in widths, reference=len(x)
+        experiment,
+        private=plan.private,
+        layer=model.evidence_layer,
+        columns=COLUMNS in widths,
+        reference=len(reference[0]),
     )
     if not kinds:
         return None
-    blocks = tuple(BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS)
-    summary = SummarySettings(blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed)
-    source: ReferenceSource = (
-        HeldReference(
-            experiment.reference_clients,
-            summary,
-            widths,
-            private=plan.private,
-            message_bytes=plan.message_bytes,
-        )
-        if experiment.reference_clients
-        else ServerReference(model.evidence_pass, x, y, summary)
-    )
-    asked = AssessmentSettings(
-        blocks=blocks,
-        classes=classes.count,
-        edges=classes.edges,
-        min_rows=settings.min_rows,
-        count_step=settings.count_step,
-        distinct_rows="inputs" in kinds,
-    )
-    told = sum(2 * 4 * widths[block] + 8 for block in blocks) * classes.count
-    questions = Questions(
-        settings=asked,
-        check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
-        reference=source,
-        work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
-        describe=partial(client_findings, names=DataNames.of(preprocessing, plan.sample_shape, plan.classes)),
-    )
-    algorithm = plan.algorithm
+    asked = _questions(experiment, plan, model, preprocessing, kinds, classes, widths, sizes, reference)
+    shared = [name for name in plan.layout.trained if name not in plan.private]
     needed = max(algorithm.aggregate.min_clients, algorithm.schedule.min_training_clients)
     return ClientAssessor(
         settings,
         rounds=plan.rounds,
         clients=_assessed_clients(plan.seed, len(sizes)),
         weights=_weights(experiment, sizes),
-        questions=questions if blocks else None,
-        updates=UpdateEvidence([each for each in plan.layout.trained if each not in plan.private])
-        if UPDATES in kinds
-        else None,
+        questions=asked if asked.settings.blocks else None,
+        updates=UpdateEvidence(shared) if UPDATES in kinds else None,
         contributions=_contributions(experiment, plan, model, sizes, reference) if CONTRIBUTION in kinds else None,
         policy=QualityPolicy(settings.policy, len(sizes), kept, min_clients=max(1, needed)),
+    )
+
+
+def _sample_classes(plan: TrainingPlan, model: ModelSetup, targets: Tensor) -> SampleClasses:
+    """By label or, in a regression, by bins of the targets of the server's reference set, if it has one."""
+    if plan.classes is not None:
+        return SampleClasses.of(plan.classes, sequences=model.probe[1].dim() > 1)
+    edges = bin_edges(targets.cpu().numpy()) if len(targets) else NORMAL_QUINTILES
+    return SampleClasses.of(None, sequences=False, edges=edges)
+
+
+def _questions(
+    experiment: Experiment,
+    plan: TrainingPlan,
+    model: ModelSetup,
+    preprocessing: Preprocessing,
+    kinds: Sequence[EvidenceKind],
+    classes: SampleClasses,
+    widths: Mapping[str, int],
+    sizes: NDArray[np.int64],
+    reference: tuple[Tensor, Tensor],
+) -> Questions:
+    """What clients are asked; `widths` are the features of each block."""
+    blocks = tuple(BLOCK_OF[kind] for kind in kinds if kind in TOLD_BY_CLIENTS)
+    summary = SummarySettings(blocks=blocks, classes=classes.count, edges=classes.edges, seed=plan.seed)
+    source: ReferenceSource = ServerReference(model.evidence_pass, *reference, summary)
+    if holders := experiment.reference_clients:
+        source = HeldReference(holders, summary, widths, private=plan.private, message_bytes=plan.message_bytes)
+    asked = AssessmentSettings(
+        blocks=blocks,
+        classes=classes.count,
+        edges=classes.edges,
+        min_rows=experiment.quality.min_rows,
+        count_step=experiment.quality.count_step,
+        distinct_rows="inputs" in kinds,
+    )
+    told = sum(ELEMENT_BYTES * widths[block] + COUNT_BYTES for block in blocks) * classes.count
+    return Questions(
+        settings=asked,
+        check=EvidenceCheck(asked, widths, sizes, one_hot=plan.classes is not None),
+        reference=source,
+        work=Work(profiling_passes=1, download_bytes=plan.message_bytes, profile_bytes=told),
+        describe=partial(client_findings, names=DataNames.of(preprocessing, plan.sample_shape, plan.classes)),
     )
 
 

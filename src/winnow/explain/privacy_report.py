@@ -176,12 +176,12 @@ def _profiles(experiment: Experiment) -> str:
     if isinstance(matching, EncryptedComparison):
         classes = "how many samples of each class every client has, " if by_class else ""
         return f"{classes}the variances of every profile and its divergence from the reference profile, but no means"
+    noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
     if by_class:
         return (
             "how many samples of each class every client has, and for each class the mean and variance of a layer's "
-            "elements over them"
+            f"elements over them{noisy and ', all with noise'}"
         )
-    noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
     return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
 
 

@@ -8,7 +8,7 @@ filters on what leaves a site.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
@@ -54,8 +54,6 @@ class ProfileComparison(Choice, AlgorithmPart):
     """A way to compare profiles."""
 
     name: str
-    compares_classes: ClassVar[bool] = True
-    """Whether it can compare profiles by class, too."""
 
     def profile_bytes(self, plain: int) -> int:
         """What a profile weighs on its way to the server, given what it weighs in the clear."""

@@ -23,13 +23,16 @@ from winnow.report.markup import (
 )
 from winnow.report.plot_data import RunPlotData
 from winnow.runs.client_table import (
+    BEST_SHOWN,
     CANNOT_TELL,
     COLUMNS,
     DIFFERENT,
     FINE,
     HARMFUL,
+    SHOWN_UP_TO,
     SUSPECT,
     VERDICTS,
+    WORST_SHOWN,
     ClientRow,
     ClientTable,
 )
@@ -40,8 +43,6 @@ ALGORITHMS_UP_TO = 6
 """Of more algorithms than this, clients are not shown in a joint report."""
 NAMES_UP_TO, NAMES_IN_SENTENCE = 40, 5
 ROWS_UP_TO = 2_000
-FOLDED_FROM, WORST_SHOWN, BEST_SHOWN = 30, 20, 5
-"""A longer table shows so many at either end until its reader asks for all, or for a name."""
 LINEAR_UP_TO, LOWEST_DRAWN = 5.0, 0.05
 """Higher scores are drawn on a logarithmic axis, which begins at the latter."""
 
@@ -104,10 +105,9 @@ def _sentence(table: ClientTable) -> str:
 
 
 def _how(table: ClientTable, false_alarms: float | None) -> str:
-    often = "once" if len(table.assessments) == 1 else f"{len(table.assessments)} times, last"
     alarms = "" if not false_alarms else f" About {100 * false_alarms:g} % of honest clients exceed it by chance."
     return (
-        f"Clients were assessed {often} after round {table.assessments[-1]}, by summaries that they made themselves: "
+        f"Clients were {table.when_assessed}, by summaries that they made themselves: "
         "no sample left them. A score of 0 is expected of an honest client, and 1 is the alarm threshold."
         f"{alarms} A verdict is a reason to look, not a proof."
     )
@@ -117,7 +117,7 @@ def _table(table: ClientTable) -> str:
     rows = table.rows[:ROWS_UP_TO]
     left = len(table.rows) - len(rows)
     more = f" The worst {len(rows):,} of {len(table.rows):,}; winnow clients RUN --out FILE.csv has all." * (left > 0)
-    folded = range(WORST_SHOWN, len(rows) - BEST_SHOWN) if len(rows) > FOLDED_FROM else range(0)
+    folded = range(WORST_SHOWN, len(rows) - BEST_SHOWN) if len(rows) > SHOWN_UP_TO else range(0)
     return searchable_table(
         f"All clients, the worst first.{more}",
         TITLES,

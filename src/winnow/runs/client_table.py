@@ -17,6 +17,8 @@ VERDICTS = (HARMFUL, SUSPECT, DIFFERENT, CANNOT_TELL, FINE)
 ALARMS = (HARMFUL, SUSPECT)
 READMIT = "readmit"
 ACTION_TEXT = {"exclude": "excluded", "down-weight": "weight reduced", READMIT: "readmitted"}
+SHOWN_UP_TO, WORST_SHOWN, BEST_SHOWN = 30, 20, 5
+"""Of more clients than can be taken in at a glance, so many at either end are shown."""
 COLUMNS = ("name", "samples", "invited", "score", "verdict", "evidence")
 
 
@@ -56,6 +58,12 @@ class ClientTable:
     def alarms(self) -> list[ClientRow]:
         """The clients whose data look bad."""
         return [row for row in self.rows if row.verdict in ALARMS]
+
+    @property
+    def when_assessed(self) -> str:
+        """How often, and when for the last time, where clients were assessed at all."""
+        often = "once" if len(self.assessments) == 1 else f"{len(self.assessments)} times, last"
+        return f"assessed {often} after round {self.assessments[-1]}"
 
     def headline(self) -> str:
         """How many clients look bad."""

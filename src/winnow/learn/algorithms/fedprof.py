@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from winnow.core import ConfigError, Outcome, Population, Reply, Task, Work
 from winnow.learn.aggregation import FullAggregation, PartialAggregation
-from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
 from winnow.learn.profile_by_class import ProfileClasses, label_classes, restored_profile, target_edges
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
@@ -53,14 +53,6 @@ class ProfileSelector(Selector):
     @property
     def comparison(self) -> ProfileComparison:
         return self.profile_comparison
-
-    def conflict(self, whole: Algorithm) -> str | None:
-        if self.profile == "by-class" and not self.profile_comparison.compares_classes:
-            return (
-                f"select.profile_comparison.name = {self.profile_comparison.name!r} cannot compare profiles by class: "
-                'write select.profile = "marginal", or choose another comparison'
-            )
-        return super().conflict(whole)
 
     def privacy_text(self) -> str:
         if self.profile == "marginal":

@@ -28,7 +28,8 @@ PLAIN_WORDS = {
     "updates": "updates: far from the others'",
     "contribution": "contribution: the model is better without this client",
 }
-TOO_FEW = "too few samples to tell"
+NO_EVIDENCE = "no evidence so far"
+TOO_LITTLE_POWER = "too few samples, or clients too unlike one another, to tell"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,9 @@ def _assessed(
         unlike = harmful or unlike_update or table.beyond_null[row].max() >= 1
         verdict = "different" if unlike else "fine"
     kinds = _told(scores, verdict, unlike_update=unlike_update, harmful=harmful)
-    words = TOO_FEW if verdict == "cannot tell" else _words(kinds, findings(client) if kinds else ())
+    words = _words(kinds, findings(client) if kinds else ())
+    if verdict == "cannot tell":
+        words = TOO_LITTLE_POWER if scores else NO_EVIDENCE
     return ClientAssessment(client=client, score=score, verdict=verdict, evidence=words, kinds=kinds, scores=scores)
 
 

@@ -65,7 +65,7 @@ def expected_moments(
     classes, counts = _Classes.of(reference, fourth, one_scale=one_scale), client.counts[told] * independent
     counts = np.maximum(counts, 1.0)
     means = client.mean[told].astype(np.float64)
-    own = np.array([classes.robust_weights(*each) for each in zip(told, counts, means, strict=True)])
+    own = np.array([classes.robust_weights(*each) for each in zip(told.tolist(), counts, means, strict=True)])
     expected = own @ classes.mean
     apart = classes.mean[None] - expected[:, None]  # [C', K, f]
     between = np.einsum("ck,ckf->cf", own, apart**2)

@@ -108,7 +108,7 @@ def _combined(assessments: Sequence[Departures]) -> Table:
     weights = known * 0.5 ** np.arange(len(assessments))[::-1, None, None]
     total = weights.sum(axis=0)
     sums = (weights * np.where(known, arrays, 0.0)).sum(axis=0)
-    return np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
+    return np.asarray(np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0))
 
 
 def _quantile(level: Table, skewness: Table) -> Table:

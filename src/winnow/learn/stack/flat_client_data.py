@@ -49,6 +49,9 @@ class ClientSamples(Protocol):
     def first_samples(self, samples: int) -> tuple[Tensor, Tensor]:
         """Some samples to try things out with, at most so many."""
 
+    def sizes(self, clients: Indices) -> Indices:
+        """How many samples each client has."""
+
     def cohort(self, clients: Indices) -> "TensorData":
         """Data that hold these clients under their own numbers, and maybe others."""
 
@@ -117,6 +120,9 @@ class LazyTensorData:
 
     def first_samples(self, samples: int) -> tuple[Tensor, Tensor]:
         return self.cohort(np.arange(min(samples, len(self.loader.sizes)))).first_samples(samples)
+
+    def sizes(self, clients: Indices) -> Indices:
+        return np.asarray(self.loader.sizes[clients])
 
     def cohort(self, clients: Indices) -> TensorData:
         loaded_clients = np.unique(clients)

@@ -13,8 +13,10 @@ from pydantic import Field
 from winnow.core import ConfigError, Handler, Outcome, Randomness, Reply, Task
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, DataSummary, EvidenceKind
+from winnow.learn.profile_by_class import ClassProfile
 from winnow.learn.profile_comparison import PlainComparison, SiteExtension
 from winnow.learn.round_loop import SynchronousRounds
+from winnow.privacy.dp.noisy_class_profiles import noisy_class_profile
 from winnow.privacy.dp.settings import ClipNorm, Delta, NoiseMultiplier
 
 SENSITIVITY = 2.0
@@ -37,9 +39,10 @@ class NoisyProfiles(PlainComparison):
     Noise: N(0, (2z)²) on each element of both, in those units, which makes each release a Gaussian one of multiplier z
     towards anybody, the server included. Negative variances count as 0. What the server makes of it, divergences and
     whom it selects, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
+
+    Profiles by class are bounded otherwise and have the same sensitivity: `noisy_class_profiles`.
     """
 
-    compares_classes = False
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
     forbidden_evidence: ClassVar[frozenset[EvidenceKind]] = frozenset(TOLD_BY_CLIENTS)
     noise_multiplier: NoiseMultiplier = Field(
@@ -62,29 +65,37 @@ class NoisyProfiles(PlainComparison):
 
     def site_extension(self, randomness: Randomness) -> SiteExtension:
         def add_noise(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-            return [self._released(outcome, randomness) for outcome in call_next(tasks, site)]
+            return [self._released(outcome, site, randomness) for outcome in call_next(tasks, site)]
 
         return SiteExtension(filters=(add_noise,))
 
-    def _released(self, outcome: Outcome, randomness: Randomness) -> Outcome:
+    def _released(self, outcome: Outcome, site: Any, randomness: Randomness) -> Outcome:
         if not isinstance(outcome, Reply) or "profile" not in outcome.payload:
             return outcome
         part, task = outcome.payload["profile"], outcome.task
         mean, variance = (np.asarray(part[name], np.float64) for name in ("mean", "variance"))
         # Tasks that ask for profiles carry no seed, so what is to be hidden names the stream of a simulation.
         rng = randomness(crc32(mean.tobytes()), "noisy profile", task.round, task.client)
-        mean, variance = self.noisy(mean, variance, rng)
-        profile = {"mean": mean.astype(np.float32), "variance": variance.astype(np.float32)}
+        if "counts" in part:
+            samples = int(site.data.sizes(np.array([task.client]))[0])
+            profile = noisy_class_profile(ClassProfile.of(part), samples, self.clip, self.deviation, rng).arrays()
+        else:
+            mean, variance = self.noisy(mean, variance, rng)
+            profile = {"mean": mean.astype(np.float32), "variance": variance.astype(np.float32)}
         return replace(outcome, payload={**outcome.payload, "profile": profile})
+
+    @property
+    def deviation(self) -> float:
+        """The noise's standard deviation, in units of `clip` and its square."""
+        return SENSITIVITY * self.noise_multiplier
 
     def noisy(
         self, mean: NDArray[np.float64], variance: NDArray[np.float64], rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What a client releases of its profile."""
         mean, variance = clip_profile(mean, variance, self.clip)
-        deviation = SENSITIVITY * self.noise_multiplier
-        noisy_mean = mean + self.clip * rng.normal(0.0, deviation, mean.shape)
-        noisy_variance = variance + self.clip**2 * rng.normal(0.0, deviation, variance.shape)
+        noisy_mean = mean + self.clip * rng.normal(0.0, self.deviation, mean.shape)
+        noisy_variance = variance + self.clip**2 * rng.normal(0.0, self.deviation, variance.shape)
         return noisy_mean, np.maximum(noisy_variance, 0.0)
 
     def privacy_text(self) -> str:
