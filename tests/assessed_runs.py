@@ -23,8 +23,8 @@ class Client:
     evidence: str = ""
 
 
-RANDOM = "labels: about half look random (the model agrees with 52 %; 85 % expected)"
-UNITS = "column glucose: about 18 times larger than expected (mg/dL against mmol/L?)"
+RANDOM = "labels: about 45 % look wrong (the model agrees with 52 %; 85 % expected)"
+UNITS = "column glucose: 18 times larger than expected (mg/dL against mmol/L?)"
 HOSPITALS = (
     Client(name="St Mary", samples=295, score=0.31),
     Client(name="Eastgate", samples=310, score=9.41, verdict="harmful", evidence=RANDOM),

@@ -157,7 +157,7 @@ def test_honest_clients_with_another_class_mix_have_no_findings(reference: Refer
     ("labels", "text"),
     [
         (lambda rng, y: np.where(rng.random(len(y)) < 0.4, rng.integers(0, 2, len(y)), y), "labels: about "),
-        (lambda rng, y: rng.integers(0, 2, len(y)), "look random (the model agrees with "),
+        (lambda rng, y: rng.integers(0, 2, len(y)), "labels: about 50 % look wrong, as if drawn at random ("),
         (lambda rng, y: 1 - y, "labels: 'no' and 'yes' look exchanged"),
     ],
 )
@@ -194,7 +194,8 @@ def test_the_share_of_random_labels_is_estimated() -> None:
     only = label_findings(outcomes(rng, mine, random, 10), known, [str(c) for c in range(10)])
     agrees = 0.85 * (1 - share) + 0.1 * share
     assert len(only) == 1
-    assert only[0].text.startswith("labels: about 40 % look random (the model agrees with ")
+    wrong = int(only[0].text.removeprefix("labels: about ").split(" % look wrong (the model agrees with ")[0]) / 100
+    assert abs(wrong - 0.9 * share) < 0.05
     assert abs(int(only[0].text.split("agrees with ")[1].split()[0]) / 100 - agrees) < 0.03
 
 
@@ -261,7 +262,7 @@ def test_targets_of_a_regression() -> None:
     said = texts(target[400:] - random + error[400:], np.searchsorted([-0.8, -0.3, 0.3, 0.8], random))
     assert len(said) == 1
     off = float(np.sqrt(np.mean((target[400:] - random + error[400:]) ** 2)))
-    assert said[0].startswith(f"labels: the model is off by {10 * off:.3g}")
+    assert said[0].startswith(f"labels or inputs: the model is off by {10 * off:.3g}")
 
 
 # Images and rows ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """All that is found in one client's data, strongest first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from winnow.core.untrusted_text import one_line
@@ -16,6 +16,7 @@ from winnow.learn.client_quality.input_names import InputNames
 from winnow.learn.client_quality.label_findings import label_findings, regression_findings
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 
+_INPUT_BLOCKS = {REPRESENTATION, COLUMNS}
 MOSTLY = 0.5
 """If more than this of the difference cannot be due to labels, it is due to inputs."""
 
@@ -44,7 +45,8 @@ def client_findings(evidence: ClientEvidence, reference: ReferenceSummary, names
     """What is wrong with a client's data, or unlike the reference's; nothing for an honest client, as a rule.
 
     The strongest comes first. A model also disagrees with right labels if inputs are wrong: where what the model makes
-    of the samples cannot be a mixture of the reference's classes, nothing is said of labels.
+    of the samples cannot be a mixture of the reference's classes, nothing is said of labels; where nothing is known of
+    inputs, either may be wrong.
     """
     counts = evidence.rows, evidence.distinct_rows, reference.rows, reference.distinct_rows
     copies, independent = copy_findings(*counts), independent_share(*counts)
@@ -86,5 +88,9 @@ def _label_findings(
     if client is None or known is None:
         return []
     if names.classes:
-        return label_findings(client, known, names.classes, independent=independent)
-    return regression_findings(client, known, names.target_width, independent=independent)
+        found = label_findings(client, known, names.classes, independent=independent)
+    else:
+        found = regression_findings(client, known, names.target_width, independent=independent)
+    if _INPUT_BLOCKS & evidence.blocks.keys() & reference.moments.keys():
+        return found
+    return [replace(each, text=each.text.replace("labels:", "labels or inputs:", 1)) for each in found]

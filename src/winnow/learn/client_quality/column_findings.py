@@ -19,6 +19,7 @@ from winnow.learn.client_quality.exchanged_columns import exchanged_columns
 from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding, percent_text, strongest_first
 from winnow.learn.client_quality.input_names import InputNames
+from winnow.learn.client_quality.observed_values import observed_moments
 
 NEEDED_SHARE = 0.15
 """By how much the share of rows with a category, or without a value, must differ."""
@@ -40,8 +41,13 @@ def column_findings(
 
     `fourth` are the reference's fourth central moments by class; `independent` is the share of rows that are no copies.
     """
-    expected = expected_moments(client, reference, fourth, one_scale=True, independent=independent)
-    if expected is None or client.mean.shape[1] != len(names.features):
+    if client.mean.shape[1] != len(names.features):
+        return []
+    client, observed = observed_moments(client, reference, names.features)
+    scale = observed.variance.astype(np.float64) / np.maximum(reference.variance, 1e-30)
+    fourth = np.where(reference.variance > 0, fourth * scale**2, fourth).astype(np.float32)
+    expected = expected_moments(client, observed, fourth, one_scale=True, independent=independent)
+    if expected is None:
         return []
     return strongest_first(_Columns(client, expected, column_differences(client, expected), names).findings())
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.learn.client_quality.column_differences import NEEDED_SPREAD, ColumnDifferences
 from winnow.learn.client_quality.input_names import InputNames
-from winnow.learn.client_quality.unit_names import likely_units
+from winnow.learn.client_quality.unit_names import CLOSE, likely_units
 
 CONSTANT = 1e-3
 """A deviation below this share of the expected one is none."""
@@ -70,8 +70,9 @@ class ColumnWords:
         larger, size = ("larger", factor) if factor > 1 else ("smaller", 1 / factor)
         units = likely_units(self._features[place].column, size, math.sqrt(combined))
         if units is None:
-            return f"about {number_text(size, 2)} times {larger} than expected"
-        return f"about {number_text(units.factor)} times {larger} than expected ({units.units}?)"
+            return f"{number_text(size, 2)} times {larger} than expected"
+        about = "" if abs(size / units.factor - 1) <= CLOSE else "about "
+        return f"{about}{number_text(units.factor)} times {larger} than expected ({units.units}?)"
 
     def _varies(self, place: int) -> str:
         ratio = math.exp(self._d.spread[place])

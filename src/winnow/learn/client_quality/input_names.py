@@ -24,6 +24,8 @@ class FeatureName:
     category: str = ""
     shift: float = 0.0
     width: float = 1.0
+    fill: float = 0.0
+    """Of a mark of missing values: what the column's feature is there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def _table_features(preprocessing: Preprocessing) -> list[FeatureName]:
             continue
         names.append(_numbered(name, column.shift, column.width))
         if column.marks_missing:
-            names.append(FeatureName(column=name, kind="missing"))
+            fill = (column.fill - column.shift) / column.width
+            names.append(FeatureName(column=name, kind="missing", fill=fill))
     return names
 
 

@@ -206,7 +206,11 @@ def _points_to(taken: dict[int, _Taken], label: int, other: int) -> bool:
 
 
 def _random_findings(seen: _Confusion) -> list[Finding]:
-    """The share of labels that look drawn from all C classes alike: agreement = (1 − share) · expected + share / C."""
+    """Labels of which a share looks drawn from all C classes alike: agreement = (1 − share) · expected + share / C.
+
+    Of these, 1 / C are right by chance. Where the model agrees less than by chance, more than all would have to be
+    random, and the share that is wrong is right nevertheless.
+    """
     agrees, expected = float(seen.share @ seen.own), float(seen.share @ seen.expected_own)
     at_random = 1 / seen.predicted.shape[1]
     if expected - at_random < MIN_CONTRAST:
@@ -215,6 +219,8 @@ def _random_findings(seen: _Confusion) -> list[Finding]:
     strength = finding_strength((expected - agrees) / seen.agreement_error, _needed_z(1), random, NEEDED_RANDOM)
     if random <= 0 or strength < 1:
         return []
-    share = "most of them" if random > 0.95 else f"about {percent_text(round(random, 1 if random > 0.25 else 2))}"
+    wrong = random * (1 - at_random)
+    share = "almost all" if wrong > 0.95 else f"about {percent_text(round(20 * wrong) / 20)}"
+    drawn = ", as if drawn at random" if abs(random - 1) < 0.1 else ""
     agreement = f"the model agrees with {percent_text(agrees)}; {percent_text(expected)} expected"
-    return [Finding(kind="labels", strength=strength, text=f"labels: {share} look random ({agreement})")]
+    return [Finding(kind="labels", strength=strength, text=f"labels: {share} look wrong{drawn} ({agreement})")]

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass
 
-CLOSE, CLOSE_IF_MEANT = 0.05, 0.15
-"""A factor that is this near to a known one, relative to it, may be it; honest clients differ by some per cent, too."""
+CLOSE = 0.05
+"""Honest clients' means and deviations are this far apart, relative to them."""
 MAX_ERROR = 0.15
+"""A factor that is farther from a known one, or less certain, is not said to be it."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ UNIT_FACTORS = (
     UnitFactor(
         60.0, "minutes against hours, or seconds against minutes", ("hour", "minute", "second", "time", "duration")
     ),
+    UnitFactor(100.0, "centimetres against metres", ("height", "length", "width", "size", "waist")),
+    UnitFactor(
+        100.0, "cents against euros, a decimal point", ("price", "pay", "cost", "spen", "amount", "income", "fee")
+    ),
     UnitFactor(10.0, "a decimal point"),
-    UnitFactor(100.0, "per cent against shares, or centimetres against metres"),
+    UnitFactor(100.0, "per cent against shares, a decimal point"),
     UnitFactor(1000.0, "thousandths, as grams against kilograms"),
     UnitFactor(1e6, "millionths"),
 )
@@ -46,13 +51,15 @@ UNIT_FACTORS = (
 def likely_units(column: str, factor: float, error: float) -> UnitFactor | None:
     """What a factor (> 1, with a relative error) may come from; None if nothing is known of it.
 
-    Units that are meant for a column of this name are suggested even if the factor is less certain.
+    Units that are meant for a column of this name come first.
     """
-    close = max(CLOSE_IF_MEANT, 2.5 * min(error, MAX_ERROR))
+    if error > MAX_ERROR:
+        return None
+    near = min(MAX_ERROR, 2.5 * math.hypot(error, CLOSE))
     meant = [each for each in UNIT_FACTORS if any(word in column.lower() for word in each.words)]
     general = [each for each in UNIT_FACTORS if not each.words]
-    for candidates, tolerance in ((meant, close), (general, CLOSE)):
+    for candidates in (meant, general):
         nearest = min(candidates, key=lambda each: abs(math.log(factor / each.factor)), default=None)
-        if nearest and abs(factor / nearest.factor - 1) <= tolerance and error <= MAX_ERROR:
+        if nearest and abs(factor / nearest.factor - 1) <= near:
             return nearest
     return None
