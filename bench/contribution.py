@@ -17,7 +17,7 @@ from winnow.config.resolve import resolve
 from winnow.core import stream
 from winnow.data import from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.update_evidence import UpdateEvidence

@@ -20,7 +20,7 @@ from winnow.config.resolve import resolve
 from winnow.core import Task
 from winnow.data import DataSet
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.handlers import ProfileSettings, profile_clients
 from winnow.learn.profile_by_class import ClassProfile, class_divergence
 from winnow.learn.stack import TensorData

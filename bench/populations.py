@@ -19,7 +19,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected, stream
 from winnow.data import OnDemand
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 
 FEW, MANY, INVITED, ROUNDS = 1_000, 100_000, 100, 6
 ROWS, SHAPE, CLASSES = 20, (1, 8, 8), 10

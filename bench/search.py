@@ -137,8 +137,8 @@ def tuning_split(dataset: "DataSet", experiment: "Experiment") -> "DataSet":
 def run(trial: Trial) -> dict[str, object]:
     from winnow.config.resolve import resolve
     from winnow.data import DataSet, load
+    from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import run_experiment
-    from winnow.experiment.training_setup import RunInputs
 
     sets = [f"{key}={value}" for key, value in trial.candidate.items()]
     wanted = {"algorithm": trial.algorithm, "seed": trial.seed, "rounds": trial.rounds}

@@ -17,7 +17,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import DataSet, DataSettings, load
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 
 ALGORITHMS = ("fedavg-rp", "fedprof", "fedprof-by-class")
 RANDOM_LABELS = 0.9

@@ -46,7 +46,7 @@ from winnow.deploy.wire.messages import (
     Response,
     UploadedSize,
 )
-from winnow.deploy.wire.transport import ServerLink, Tls
+from winnow.deploy.wire.transport_interface import ServerLink, Tls
 from winnow.deploy.wire.transport_registry import open_link, serve
 
 MEGABYTES = int(os.environ.get("WIRE_MB", "256"))

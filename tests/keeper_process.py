@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
 from winnow.privacy.secagg.session_terms import read_message, write_message
+from winnow.privacy.secagg.third_party_mask_keeper import MaskKeeper
 
 Line: TypeAlias = "Connection[Any, Any]"
 

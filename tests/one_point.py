@@ -13,7 +13,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 
 COPIES = (6, 12, 20, 34)
 BATCH = 8

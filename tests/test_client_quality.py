@@ -13,7 +13,7 @@ from winnow.config.resolve import resolve
 from winnow.core import Arrays, Assessed, ConfigError, Outcome, PolicyApplied, Rejected, Reply, Selected, Task
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.explain.privacy_report import make_privacy_report
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment

@@ -14,7 +14,7 @@ from textbook import State, assert_same, mean, steps, train_client
 from winnow.core import Evaluated, Reply, RoundFinished, Selected, Task
 from winnow.data import DataSettings, federate
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import HANDLERS
 from winnow.simulate import SimulatedFederation

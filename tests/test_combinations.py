@@ -6,7 +6,7 @@ from torch import nn
 
 from winnow.core import RoundFinished
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
 from world import blobs, experiment, prepared
 

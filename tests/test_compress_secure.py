@@ -10,16 +10,16 @@ from scipy.stats import chisquare
 from keeper_process import KeeperProcess
 from winnow.core import ConfigError, Reply, RoundFinished
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup
 from winnow.privacy.secagg.protocol_tasks import SECURE
 from winnow.privacy.secagg.secure_indexing import assignments_digest, histograms, read_histograms
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import simulated_identities
+from winnow.privacy.secagg.third_party_mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 

@@ -8,7 +8,7 @@ import torch
 
 from winnow.core import Population, RoundFinished
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
 from winnow.learn.round_loop import SynchronousRounds

@@ -9,7 +9,7 @@ from dp_accounting import pld, rdp
 
 from winnow.core import ConfigError, RoundFinished, Stopped
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.privacy.dp.privacy_loss import (
     ConcentratedRelease,
     GaussianRelease,

@@ -14,7 +14,7 @@ from torch import nn
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, stream, wrap
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles

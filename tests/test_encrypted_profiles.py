@@ -28,7 +28,7 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.profile_by_class import ClassProfile, class_divergence
 from winnow.learn.representation_profile import Profile, divergence
 from world import blobs, experiment, prepared

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 from textbook import assert_same, mean, samples
 from winnow.core import RoundFinished, Selected, stream
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithms.hf_maml import HessianFreeGradient
 from world import blobs, experiment, prepared
 

@@ -24,7 +24,7 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY, HomomorphicSite

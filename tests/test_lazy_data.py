@@ -21,7 +21,7 @@ from command_line import call
 from winnow.core import ConfigError, DataError, RunError, Selected, stream
 from winnow.data import ClientData, DataSettings, FederatedData, OnDemand, federate, load
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.stack import LazyTensorData, TensorData
 from winnow.learn.stack import flat_client_data as stack_data
 from world import blobs, experiment

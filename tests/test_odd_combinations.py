@@ -13,8 +13,8 @@ from torch import nn
 from one_point import ByHand, played, ready, vector
 from winnow.core import ConfigError, Handler, Population, Reply, RoundFinished, RunError, Task
 from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run_folders import check_same_experiment
-from winnow.experiment.training_setup import RunInputs
 from winnow.learn.aggregation import Contribution
 from winnow.learn.algorithms.qfedavg import FairAggregation
 from winnow.simulate import SimulatedFederation

@@ -7,7 +7,7 @@ import torch
 from textbook import State, assert_same, mean, train_client
 from winnow.core import RoundFinished, Selected, Task
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from world import blobs, experiment, prepared
 
 UNEQUAL = "fleet.speed_ghz={mean=1.0, sd=0.5}"

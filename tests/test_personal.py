@@ -33,7 +33,7 @@ from winnow.core import (
 )
 from winnow.data import DataSet, DataSettings, federate
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.client_store import ClientStore
 from winnow.learn.metrics import METRICS
 from winnow.learn.model_evaluator import ModelEvaluator

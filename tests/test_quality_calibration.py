@@ -14,7 +14,7 @@ from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import Departures, measure_departures
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
 from winnow.learn.client_quality.findings import Finding
-from winnow.learn.client_quality.mixture import best_weights
+from winnow.learn.client_quality.fit_class_mixture import best_weights
 from winnow.learn.client_quality.moment_differences import FeatureScale, Sample, mean_differences
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 

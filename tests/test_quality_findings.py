@@ -112,9 +112,9 @@ def noisy(columns: dict[str, NDArray]) -> dict[str, NDArray]:
         (
             set_column("glucose", lambda v: 18.0 * v),
             "column",
-            "column glucose: about 18 times larger than expected (mg/dL against mmol/L?)",
+            "column glucose: 18 times larger than expected (mg/dL against mmol/L?)",
         ),
-        (set_column("height", lambda v: v / 100), "column", "column height: about 100 times smaller than expected"),
+        (set_column("height", lambda v: v / 100), "column", "column height: 100 times smaller than expected"),
         (set_column("temperature", lambda v: 1.8 * v + 32), "column", "(°F against °C?)"),
         (set_column("age", lambda v: 0 * v), "column", "column age is 0 in every row"),
         (set_column("age", lambda v: 0 * v + 37.5), "column", "column age is 37.5 in every row"),
@@ -383,7 +383,7 @@ def test_a_reference_with_a_bad_clients_rows_does_not_mislead() -> None:
     typical = typical_reference(known, clients)
     said = [[each.text for each in client_findings(each, typical, NAMES)] for each in clients]
     assert said[2:] == [[]] * 8
-    words = "column glucose: about 18 times larger than expected (mg/dL against mmol/L?)"
+    words = "column glucose: 18 times larger than expected (mg/dL against mmol/L?)"
     assert said[:2] == [[words]] * 2
     few = typical_reference(known, clients[:4]).moments[COLUMNS]
     np.testing.assert_array_equal(few.mean, known.moments[COLUMNS].mean)

@@ -129,7 +129,7 @@ def test_honest_data_of_another_mix_are_fine(made: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("spoil", "evidence"),
     [
-        (times18, "column glucose: about 18 times larger"),
+        (times18, "column glucose: 18 times larger"),
         (
             lambda rows: [row | {"outcome": {"yes": "no", "no": "yes"}[str(row["outcome"])]} for row in rows],
             "labels: 'no' and 'yes' look exchanged",

@@ -238,10 +238,10 @@ def hospitals(tmp_path: Path, seed: int) -> dict[str, dict[str, str]]:
 
 
 def is_bad(row: dict[str, str], evidence: str) -> bool:
-    return row["verdict"] in ("suspect", "harmful") and row["evidence"].startswith(evidence)
+    return row["verdict"] in ("suspect", "harmful") and evidence in row["evidence"]
 
 
-UNITS = "column glucose: about 18 times larger than expected (mg/dL against mmol/L?)"
+UNITS = "18 times larger than expected (mg/dL against mmol/L?)"
 SOUND = ("Holm", "Lakeview", "St Mary")
 
 

@@ -97,7 +97,7 @@ def test_missing_values_do_not_hide_a_factor_or_a_constant(reference: ReferenceS
     columns, y = customers(np.random.default_rng(3), 400)
     [times] = of_columns(reference, columns | {"spent": 100 * columns["spent"]}, y)
     assert times.startswith("column spent: ")
-    assert times.endswith("100 times larger than the reference's (cents against euros, a decimal point?)")
+    assert times.endswith("100 times larger than expected (cents against euros, a decimal point?)")
     assert of_columns(reference, columns | {"age": 0 * columns["age"]}, y) == ["column age is 0 in every row"]
 
 
@@ -129,7 +129,7 @@ def test_a_known_factor_is_named_if_the_data_may_mean_it(
 def test_an_estimate_beside_a_known_factor_is_about_it(reference: ReferenceSummary) -> None:
     columns, y = customers(np.random.default_rng(5), 400)
     [text] = of_columns(reference, columns | {"height": 92 * columns["height"]}, y)
-    assert text == "column height: about 100 times larger than the reference's (centimetres against metres?)"
+    assert text == "column height: about 100 times larger than expected (centimetres against metres?)"
 
 
 @pytest.mark.parametrize("wrong", [0.2, 0.4])

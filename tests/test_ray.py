@@ -17,8 +17,8 @@ import torch
 from winnow.config.plugins import load_plugins
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
-from winnow.learn.stack.user_training import OwnBatch, OwnStep, StepFunction
+from winnow.experiment.build_training_workflow import RunInputs
+from winnow.learn.stack.user_training_functions import OwnBatch, OwnStep, StepFunction
 from winnow.simulate import RayWorkers, WorkerPool
 from world import blobs, experiment, prepared
 

@@ -7,8 +7,8 @@ import pytest
 
 from winnow.config.resolve import resolve
 from winnow.core import Selected
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import Result, run_experiment
-from winnow.experiment.training_setup import RunInputs
 
 
 def run(preset: str, data: Path, algorithm: str, seed: int, rounds: int) -> Result:

@@ -24,10 +24,9 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.privacy.secagg.interrupted_session import SessionRecord
-from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
 from winnow.privacy.secagg.protocol_tasks import (
     ADVERTISE_KEYS,
@@ -43,6 +42,7 @@ from winnow.privacy.secagg.protocol_tasks import (
 from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import simulated_identities
+from winnow.privacy.secagg.third_party_mask_keeper import MaskKeeper
 from winnow.runs import summarise
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared

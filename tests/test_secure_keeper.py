@@ -11,7 +11,11 @@ from msgspec.structs import replace
 from keeper_process import KeeperProcess
 from parties import AUTHORITY, plain_sum, random_vector, terms
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.mask_keeper import (
+from winnow.privacy.secagg.masks import add_mask
+from winnow.privacy.secagg.modular_vectors import vector_group
+from winnow.privacy.secagg.session_terms import SessionTerms
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
+from winnow.privacy.secagg.third_party_mask_keeper import (
     MAX_OPEN_SESSIONS,
     DepositContents,
     KeeperInterface,
@@ -20,10 +24,6 @@ from winnow.privacy.secagg.mask_keeper import (
     group_digest,
     make_deposit,
 )
-from winnow.privacy.secagg.masks import add_mask
-from winnow.privacy.secagg.modular_vectors import vector_group
-from winnow.privacy.secagg.session_terms import SessionTerms
-from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
 GROUP = vector_group([(50, 11), (4, 64)])
 OWN = {"threshold": 2 / 3, "min_clients": 3, "max_weight_share": 0.75}

@@ -23,7 +23,6 @@ from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.interrupted_session import close_statement
-from winnow.privacy.secagg.mask_keeper import MaskKeeper, SeedDeposit
 from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup
 from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.protocol_tasks import (
@@ -45,6 +44,7 @@ from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
+from winnow.privacy.secagg.third_party_mask_keeper import MaskKeeper, SeedDeposit
 from winnow.privacy.secagg.update_encoding_interface import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import UpdateLayout
 

@@ -12,7 +12,7 @@ from scipy import stats
 from selecting import people, selection_context, trained, valued
 from winnow.core import ConfigError, RoundFinished, Selected, Task
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithms.cfcfm import FirstComeSelector
 from winnow.learn.algorithms.tifl import TierSelector
 from winnow.learn.selection import Selection

@@ -28,8 +28,8 @@ from winnow.core import (
     Work,
 )
 from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
-from winnow.experiment.training_setup import RunInputs
 from winnow.fleet import Devices, ExponentialTimes, Fleet, TimeTrace
 from winnow.fleet.response_time_model import TableFleet
 from winnow.runs import summarise, with_communication_cost

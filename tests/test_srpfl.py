@@ -13,7 +13,7 @@ from selecting import people, selection_context, trained
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RoundFinished, Scored, Selected
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.algorithms.srpfl import DoublingSelector
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector

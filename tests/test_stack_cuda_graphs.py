@@ -14,7 +14,7 @@ from cohort_training import train
 from winnow.core import RoundFinished
 from winnow.experiment import build_simulation
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import (

@@ -8,7 +8,7 @@ FIRST_ROUND = """
 import sys
 import winnow.cli.run, winnow.experiment.run_folders, winnow.progress.live_display
 from winnow.experiment.run import run_experiment
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from world import blobs, experiment
 
 imported = []

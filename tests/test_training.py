@@ -13,7 +13,7 @@ from textbook import State, samples
 from winnow.core import Outcome, Rejected, Reply, RoundFinished, Scored, Selected, Task, stream
 from winnow.data import DataConditions
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import HANDLERS
 from winnow.learn.representation_profile import Profile, divergence

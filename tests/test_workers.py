@@ -98,7 +98,7 @@ class TestRuns:
 
         def trained(*sets: str) -> dict:
             from winnow.experiment.build_simulation import prepare_run
-            from winnow.experiment.training_setup import RunInputs
+            from winnow.experiment.build_training_workflow import RunInputs
             from world import blobs
 
             torch.manual_seed(0)

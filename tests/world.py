@@ -10,7 +10,7 @@ from winnow.config.schema import Experiment
 from winnow.core import UNTIL_ALL, Payload
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.collect import RoundContext
 from winnow.learn.reply_checks import ExpectedReply
 

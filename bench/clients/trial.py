@@ -16,9 +16,9 @@ from bench.clients.sets import QualitySet
 from winnow.config.defaults import DEFAULTS
 from winnow.data import federate
 from winnow.experiment.build_simulation import PreparedRun
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.comparison import with_algorithm
 from winnow.experiment.run import run_experiment
-from winnow.experiment.training_setup import RunInputs
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.profiled_layer import default_layer
 

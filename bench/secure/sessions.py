@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from msgspec import msgpack
 
-from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.masks import add_mask
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, Words
 from winnow.privacy.secagg.pairwise_client import PairwiseClient
@@ -18,6 +17,7 @@ from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities
+from winnow.privacy.secagg.third_party_mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout
 

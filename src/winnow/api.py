@@ -26,6 +26,7 @@ from winnow.data.dataframe_adapters import as_table
 from winnow.data.file_formats import name_from_file, own_file_type
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.user_data import MapStyleDataset, OwnData, read_torch
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.comparison import (
     DEFAULT_ALGORITHMS,
     Comparison,
@@ -38,13 +39,12 @@ from winnow.experiment.execution_context import current_context
 from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.saved_model import load_model
-from winnow.experiment.training_setup import RunInputs
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.estimators import is_estimator
 from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
 from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
-from winnow.learn.stack.user_training import StepFunction, TrainFunction
+from winnow.learn.stack.user_training_functions import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None

@@ -30,8 +30,8 @@ from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.server_training import run_training
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS
 from winnow.experiment.run import Result
-from winnow.experiment.training_setup import DEFAULT_INPUTS
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 
 

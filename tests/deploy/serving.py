@@ -51,7 +51,7 @@ from winnow.deploy.wire.messages import (
     SubmitResult,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
-from winnow.deploy.wire.transport import ServerLink, Tls
+from winnow.deploy.wire.transport_interface import ServerLink, Tls
 from winnow.deploy.wire.transport_registry import open_link
 
 SITES = ("plant-a", "plant-b", "plant-c")

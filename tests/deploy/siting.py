@@ -58,7 +58,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
-from winnow.deploy.wire.transport import Tls
+from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
 
 WORKER = str(Path(__file__).with_name("site_worker.py"))

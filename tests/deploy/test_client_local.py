@@ -22,8 +22,8 @@ from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client import local_federation as local
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
-from winnow.experiment.training_setup import RunInputs
 from winnow.runs import EvaluationRecord
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]

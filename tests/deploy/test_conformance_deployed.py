@@ -22,7 +22,7 @@ from winnow.core import AnyEvent
 from winnow.data import ClientData, Preprocessing, federate
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.experiment.build_simulation import data_settings_for, prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment

@@ -22,7 +22,7 @@ from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.trust.policy_rules import read_policy
 from winnow.deploy.trust.site_policy import SitePolicy
-from winnow.experiment.training_setup import DEFAULT_INPUTS
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS
 from winnow.learn.handlers import PersonalEvaluationSettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder

@@ -14,7 +14,7 @@ from winnow.config.schema import Experiment
 from winnow.core import stream
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from world import blobs, experiment
 
 DRAWN = {"sparse-vector", "local-dp", "compress", "random-k", "many"}

@@ -19,8 +19,8 @@ from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
 from winnow.deploy.jobs.ipc_messages import DispatchTask, JobFinished, TaskResult
 from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
-from winnow.experiment.training_setup import RunInputs
 from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 

@@ -41,7 +41,7 @@ from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.handlers import ProfileSettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder

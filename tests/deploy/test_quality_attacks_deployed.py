@@ -13,7 +13,7 @@ from winnow.deploy.jobs.evidence_limits import MOVED_BINS, NOT_SIGNED, OTHER_MOD
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.training_setup import DEFAULT_INPUTS
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS
 from winnow.learn.client_quality.reference_source import SummarySettings
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.simulated_identities import simulated_identities

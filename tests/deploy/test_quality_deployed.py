@@ -25,7 +25,7 @@ from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.policy_rules import read_policy
 from winnow.deploy.trust.site_policy import SitePolicy
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.reference_source import SummarySettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities

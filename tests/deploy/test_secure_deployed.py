@@ -33,8 +33,8 @@ from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.experiment.build_simulation import prepare_run
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.experiment.run import Result, run_experiment
-from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
 from winnow.learn.party_signing_interface import UPDATE, PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import CONSISTENCY_CHECK, DEPOSIT_SEED, MASKED_INPUT, SHARE_KEYS, UNMASK

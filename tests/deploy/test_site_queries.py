@@ -20,7 +20,7 @@ from winnow.config.schema import Experiment
 from winnow.core import Failure, ModelError, Outcome, Reply, Task, wrap
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.training_setup import DEFAULT_INPUTS
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS
 from winnow.learn.handlers import ProfileSettings
 from winnow.learn.party_signing_interface import UPDATE
 from winnow.learn.profile_by_class import ProfileClasses

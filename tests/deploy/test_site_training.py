@@ -16,7 +16,7 @@ from winnow.core import Failure, ModelError, Outcome, Reply, Selected, Task, wra
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.learn.client_update_rule import TrainSettings
 from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings
 from winnow.learn.secure_randomness import secure_stream

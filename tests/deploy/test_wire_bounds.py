@@ -20,7 +20,7 @@ from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.messages import AbortJob
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
-from winnow.deploy.wire.transport import Tls
+from winnow.deploy.wire.transport_interface import Tls
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -27,7 +27,7 @@ from winnow.deploy.wire.messages import (
     Resources,
     WireMessage,
 )
-from winnow.deploy.wire.transport import ServerLink, TransportServer
+from winnow.deploy.wire.transport_interface import ServerLink, TransportServer
 from winnow.deploy.wire.transport_registry import open_link
 
 BLOB = Blob(digest="0" * 64, size=100)

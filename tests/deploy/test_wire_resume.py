@@ -17,7 +17,7 @@ from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.in_memory_transport import MemoryServer
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, UploadedSize
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
-from winnow.deploy.wire.transport import ServerLink
+from winnow.deploy.wire.transport_interface import ServerLink
 from winnow.deploy.wire.transport_registry import open_link
 
 SIZE = 12 * CHUNK + 321

@@ -32,7 +32,7 @@ from winnow.deploy.wire.messages import (
     UploadedSize,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
-from winnow.deploy.wire.transport import ServerLink, Tls, TransportServer
+from winnow.deploy.wire.transport_interface import ServerLink, Tls, TransportServer
 from winnow.deploy.wire.transport_registry import TRANSPORTS, open_link
 
 SCHEMES = list(TRANSPORTS)

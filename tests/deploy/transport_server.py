@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.wire.transport import Admit, Tls
+from winnow.deploy.wire.transport_interface import Admit, Tls
 from winnow.deploy.wire.transport_registry import TransportServer, serve
 
 SECONDS = 120.0

@@ -37,7 +37,7 @@ from winnow.deploy.wire.messages import (
     Response,
     UploadedSize,
 )
-from winnow.deploy.wire.transport import Tls, TransportServer
+from winnow.deploy.wire.transport_interface import Tls, TransportServer
 
 
 @cache

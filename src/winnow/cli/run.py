@@ -86,9 +86,9 @@ def run(
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         from winnow.cli.console import say, stderr_console
         from winnow.cli.download_progress import ensure_downloaded
+        from winnow.experiment.build_training_workflow import RunInputs
         from winnow.experiment.run import run_experiment
         from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
-        from winnow.experiment.training_setup import RunInputs
         from winnow.progress.live_display import Progress
         from winnow.progress.time_breakdown import RoundTimer
 

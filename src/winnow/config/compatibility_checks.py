@@ -17,7 +17,7 @@ from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import Metric
 from winnow.learn.stack import Loss, ModelState, OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.execution_interface import min_batch_size
-from winnow.learn.stack.user_training import source_of
+from winnow.learn.stack.user_training_functions import source_of
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from winnow.config.compatibility_checks import check_profile_layer
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, ModelError, Population, Work, stream
 from winnow.data import Preprocessing
-from winnow.experiment.model_setup import ModelSetup
+from winnow.experiment.build_learning_site import ModelSetup
 from winnow.learn.aggregation import LinearFold
 from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, EvidenceKind
 from winnow.learn.client_quality.assess_handler import AssessmentSettings

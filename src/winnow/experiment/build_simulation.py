@@ -26,10 +26,7 @@ from winnow.data import (
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
-from winnow.experiment.model_card_data import DataSizes
-from winnow.experiment.reference_file import write_reference_file
-from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
-from winnow.experiment.training_setup import (
+from winnow.experiment.build_training_workflow import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
     RunInputs,
@@ -37,6 +34,9 @@ from winnow.experiment.training_setup import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.model_card_data import DataSizes
+from winnow.experiment.reference_file import write_reference_file
+from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric

@@ -11,9 +11,9 @@ from winnow.core import AnyEvent
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
+    from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import WorkflowSpec
-    from winnow.experiment.training_setup import RunInputs
 
 OnEvent: TypeAlias = Callable[[AnyEvent], object]
 

@@ -20,8 +20,8 @@ from winnow.config.schema import Experiment
 from winnow.core import Arrays, DataError, RunError
 from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
+from winnow.experiment.build_learning_site import ModelSetup
 from winnow.experiment.model_folder import digest_of_state
-from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.client_quality.departures import STATISTICS
 from winnow.learn.client_quality.evidence import OUTCOMES
 from winnow.learn.client_quality.evidence_pass import MAX_CLASSES

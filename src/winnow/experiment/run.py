@@ -21,11 +21,11 @@ from winnow.core import AnyEvent, RoundFinished, RunError
 from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
+from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.provenance import Provenance, provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
-from winnow.experiment.training_setup import DEFAULT_INPUTS, RunInputs
 from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore

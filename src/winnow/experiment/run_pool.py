@@ -21,9 +21,9 @@ from typing import TypeAlias
 from winnow.config.plugins import load_plugins
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
 from winnow.experiment.run_folders import is_finished
-from winnow.experiment.training_setup import RunInputs
 from winnow.simulate.parent_watchdog import exit_with_parent
 
 SECONDS_BETWEEN_MESSAGES = 0.2

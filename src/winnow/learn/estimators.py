@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from winnow.core import ModelError, derive
 from winnow.core.errors import first_line
-from winnow.learn.stack.user_training import OwnBatches, OwnLoop, TrainContext
+from winnow.learn.stack.user_training_functions import OwnBatches, OwnLoop, TrainContext
 
 Floats: TypeAlias = NDArray[np.float64]
 

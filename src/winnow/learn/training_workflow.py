@@ -32,7 +32,6 @@ from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_quality.assessor import ClientAssessor
 from winnow.learn.client_quality.policy import SelectionUnderPolicy
 from winnow.learn.collect import RoundContext, RoundResult
-from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
@@ -52,6 +51,7 @@ from winnow.learn.selection import SelectedClients, Selection, SelectionContext,
 from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import only
+from winnow.learn.trial_update_on_server_samples import EmulateUpdate
 
 
 class TrainingWorkflow:

@@ -21,9 +21,9 @@ from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.signing import sign
 from winnow.experiment.build_simulation import data_settings_for
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
 from winnow.experiment.run_workflow import WorkflowSpec
-from winnow.experiment.training_setup import RunInputs
 from winnow.learn.collect import Collect
 
 JOB_DATA_KEYS = ("name", "local_test")

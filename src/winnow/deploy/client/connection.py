@@ -41,7 +41,7 @@ from winnow.deploy.wire.messages import (
     SubmitJob,
 )
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
-from winnow.deploy.wire.transport import Tls
+from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
 
 RETRY_SECONDS = 20.0

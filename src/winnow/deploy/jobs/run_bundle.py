@@ -66,7 +66,7 @@ def run_job(
 def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:
     """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
     from winnow.config.resolve import experiment_from_table  # noqa: PLC0415 - a program without torch need not load it
-    from winnow.experiment.training_setup import DEFAULT_INPUTS  # noqa: PLC0415
+    from winnow.experiment.build_training_workflow import DEFAULT_INPUTS  # noqa: PLC0415
 
     table = tomllib.loads(bundle.config)
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]

@@ -20,8 +20,8 @@ from winnow.runs import RunLabel, RunView
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
+    from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
-    from winnow.experiment.training_setup import RunInputs
 
 
 class ServerExecutionContext(ExecutionContext):

@@ -16,12 +16,18 @@ from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.measurement_units_check import unit_lines
 from winnow.deploy.jobs.party_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
+from winnow.experiment.build_training_workflow import (
+    PROBE_SAMPLES,
+    RunInputs,
+    TrainingSetup,
+    set_up_device,
+    set_up_training,
+)
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
 from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
-from winnow.experiment.training_setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.secure_randomness import secure_stream

@@ -15,7 +15,13 @@ from winnow.deploy.jobs.evidence_limits import EvidenceLimits
 from winnow.deploy.jobs.first_questions import FirstQuestions
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.training_setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.experiment.build_training_workflow import (
+    PROBE_SAMPLES,
+    RunInputs,
+    TrainingSetup,
+    set_up_device,
+    set_up_training,
+)
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings

@@ -37,8 +37,8 @@ from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
+    from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
-    from winnow.experiment.training_setup import RunInputs
 
 
 class SiteExecutionContext(ExecutionContext):

@@ -37,7 +37,7 @@ from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.server_policy import watch_server_policy
 from winnow.deploy.trust.watched_file import WatchedFile
 from winnow.deploy.wire.malloc_tuning import tune_malloc
-from winnow.deploy.wire.transport import Admit, Tls
+from winnow.deploy.wire.transport_interface import Admit, Tls
 from winnow.deploy.wire.transport_registry import serve
 
 log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ from winnow.deploy.wire.messages import (
     Welcome,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
-from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink, Tls
+from winnow.deploy.wire.transport_interface import CALL_SECONDS, ServerLink, Tls
 from winnow.deploy.wire.transport_registry import open_link
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from winnow.deploy.wire.messages import (
     DeployResult,
     SubmitResult,
 )
-from winnow.deploy.wire.transport import ServerLink
+from winnow.deploy.wire.transport_interface import ServerLink
 
 log = logging.getLogger(__name__)
 

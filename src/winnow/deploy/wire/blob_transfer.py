@@ -11,7 +11,7 @@ from winnow.deploy.wire.atomic_files import read_chunks
 from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError, UnreachableError, WireError
 from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
-from winnow.deploy.wire.transport import ServerLink
+from winnow.deploy.wire.transport_interface import ServerLink
 
 ATTEMPTS = 5
 """Without a byte of progress."""

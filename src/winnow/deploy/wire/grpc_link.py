@@ -24,7 +24,7 @@ from winnow.deploy.wire.grpc_common import (
 from winnow.deploy.wire.message_codec import decode, decode_response, encode
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
 from winnow.deploy.wire.stall_detector import StallDetector
-from winnow.deploy.wire.transport import CALL_SECONDS, STALL_SECONDS, Tls
+from winnow.deploy.wire.transport_interface import CALL_SECONDS, STALL_SECONDS, Tls
 
 PING_MS, PONG_MS = 2_000, 3_000
 """A server that hangs, or whose machine is cut off, says nothing: after so long without a word it is asked, and after

@@ -24,7 +24,7 @@ from winnow.deploy.wire.grpc_common import (
     host_and_port,
 )
 from winnow.deploy.wire.request_frontend import RequestFrontend
-from winnow.deploy.wire.transport import Tls
+from winnow.deploy.wire.transport_interface import Tls
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, Wir
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, decode_response, encode
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
 from winnow.deploy.wire.request_frontend import RequestFrontend
-from winnow.deploy.wire.transport import CALL_SECONDS, STALL_SECONDS, Tls
+from winnow.deploy.wire.transport_interface import CALL_SECONDS, STALL_SECONDS, Tls
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
-from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink
+from winnow.deploy.wire.transport_interface import CALL_SECONDS, ServerLink
 
 T = TypeVar("T")
 

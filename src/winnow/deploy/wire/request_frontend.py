@@ -16,7 +16,7 @@ from winnow.deploy.wire.concurrency_limits import RequestLimiter
 from winnow.deploy.wire.errors import BlobDamagedError, RequestRefusedError, StorageFullError
 from winnow.deploy.wire.message_codec import decode, decode_request, encode
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, RequestRefusal
-from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, WireService
+from winnow.deploy.wire.transport_interface import STALL_SECONDS, Admit, Identify, WireService
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from winnow.core.errors import ConfigError
 from winnow.deploy.wire.concurrency_limits import MAX_REQUESTS_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.request_frontend import RequestFrontend
-from winnow.deploy.wire.transport import (
+from winnow.deploy.wire.transport_interface import (
     STALL_SECONDS,
     Admit,
     Identify,

@@ -12,8 +12,8 @@ from pydantic import Field
 from winnow.core import AnyEvent, Federation, Outcome, Reply
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.async_tasks_in_flight import PendingTasks
 from winnow.learn.collect import RoundResult, fold_finite
-from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import check_replies
 from winnow.learn.round_loop import Schedule
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, UniformSelector

@@ -10,9 +10,9 @@ from pydantic import Field
 from winnow.core import AnyEvent, Exchange, Federation, Outcome, Reply, Snapshot
 from winnow.learn.aggregation import Contribution, PartialAggregation
 from winnow.learn.algorithm import Recipe
+from winnow.learn.async_tasks_in_flight import PendingTasks
 from winnow.learn.client_store import ClientStore
 from winnow.learn.collect import RoundResult, mean_parts
-from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import Rejection, check_replies, is_bounded_update
 from winnow.learn.round_loop import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector

@@ -10,7 +10,7 @@ from winnow.core import DataError
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.copied_rows import expected_distinct, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
-from winnow.learn.client_quality.mixture import best_weights, mixed
+from winnow.learn.client_quality.fit_class_mixture import best_weights, mixed
 from winnow.learn.client_quality.moment_differences import (
     CAP,
     Reals,

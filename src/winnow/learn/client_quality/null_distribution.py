@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES
-from winnow.learn.client_quality.mixture import best_weights, mixed
+from winnow.learn.client_quality.fit_class_mixture import best_weights, mixed
 from winnow.learn.client_quality.moment_differences import (
     FeatureScale,
     Reals,

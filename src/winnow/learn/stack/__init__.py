@@ -10,7 +10,7 @@ from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
 from winnow.learn.stack.train import CohortTrainingResult, LocalTraining
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, model_state, repeat_state
-from winnow.learn.stack.user_training import OwnLoop, OwnStep, OwnTraining
+from winnow.learn.stack.user_training_functions import OwnLoop, OwnStep, OwnTraining
 
 __all__ = [
     "LOSSES",

@@ -25,8 +25,8 @@ from winnow.learn.stack.native import NativeExecution, native_disabled, native_m
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_execution import StackedExecution
 from winnow.learn.stack.trainable_state import StateLayout
-from winnow.learn.stack.user_training import OwnStep, OwnTraining
 from winnow.learn.stack.user_training_execution import StepExecution, WholeLoopExecution
+from winnow.learn.stack.user_training_functions import OwnStep, OwnTraining
 from winnow.learn.stack.vmap_execution import VmapExecution
 
 ExecutionSetting = ExecutionName | Literal["auto"]

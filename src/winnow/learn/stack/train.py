@@ -17,8 +17,8 @@ from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
 from winnow.learn.stack.local_training_start import GradientCorrection, LocalStart, expand_to_clients
 from winnow.learn.stack.trainable_state import ModelState, take_clients
-from winnow.learn.stack.user_training import OwnBatches, TrainContext
 from winnow.learn.stack.user_training_execution import WholeLoopExecution
+from winnow.learn.stack.user_training_functions import OwnBatches, TrainContext
 
 
 @dataclass(frozen=True, kw_only=True)

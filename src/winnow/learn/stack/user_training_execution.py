@@ -10,7 +10,7 @@ from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.trainable_state import ModelState
-from winnow.learn.stack.user_training import OwnBatches, OwnLoop, OwnStep, TrainContext, place_of
+from winnow.learn.stack.user_training_functions import OwnBatches, OwnLoop, OwnStep, TrainContext, place_of
 
 
 class StepExecution(LoopExecution):

@@ -4,8 +4,8 @@ Figure 2 is a sketch and figure 11 a diagram of the workflow: there is nothing i
 """
 
 from winnow.papers.fedprof import representation_samples
+from winnow.papers.fedprof.accuracy_by_data_condition_figure import ConditionsFigure
 from winnow.papers.fedprof.accuracy_curves import AccuracyCurvesFigure
-from winnow.papers.fedprof.data_conditions_figure import ConditionsFigure
 from winnow.papers.fedprof.distribution_figures import DistributionFigure
 from winnow.papers.fedprof.profiling_overhead import OverheadTable
 from winnow.papers.fedprof.selection_figures import ScoresFigure, SelectionsFigure

@@ -18,7 +18,7 @@ from winnow.core import RoundFinished, stream
 from winnow.data import ClientData, DataSet, Examples, federate, load
 from winnow.data.types import Features
 from winnow.experiment.build_simulation import prepare_run
-from winnow.experiment.training_setup import RunInputs
+from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.profiled_layer import fuse_outputs
 from winnow.papers.fedprof.package_files import read_package_toml
 from winnow.papers.normality import describe

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from winnow.privacy.secagg.mask_keeper import KeeperKey, MaskKeeper, SeedDeposit
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.session_terms import SessionTerms, read_message, write_message
+from winnow.privacy.secagg.third_party_mask_keeper import KeeperKey, MaskKeeper, SeedDeposit
 
 
 class KeyRequest(Struct, tag=True, frozen=True):

@@ -3,9 +3,9 @@
 from winnow.core import Failure, Federation, Reply, Task, Work
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, reply_with, step_handler
+from winnow.privacy.secagg.third_party_mask_keeper import MaskKeeper
 
 KEEPER_REQUEST = "secure-keeper-request"
 

@@ -12,7 +12,6 @@ from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import drop_training_loss
-from winnow.privacy.secagg.mask_keeper import KeeperInterface, MaskKeeper, simulated_keeper
 from winnow.privacy.secagg.mask_keeper_site import KeeperClient, KeeperSite
 from winnow.privacy.secagg.masking_graph import RING_THRESHOLD
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
@@ -20,6 +19,7 @@ from winnow.privacy.secagg.server_round import SecureRound, train_and_hold
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.privacy.secagg.site import SecureSite
+from winnow.privacy.secagg.third_party_mask_keeper import KeeperInterface, MaskKeeper, simulated_keeper
 from winnow.privacy.secagg.update_encoding_interface import Encoding
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 

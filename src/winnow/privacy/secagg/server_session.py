@@ -15,7 +15,6 @@ from winnow.learn.reply_checks import unexpected_fault
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.interrupted_session import SessionRecord, read_session_record
 from winnow.privacy.secagg.key_agreement import check_public
-from winnow.privacy.secagg.mask_keeper import KeeperInterface, SeedDeposit
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.pairwise_server import PairwiseServer, SecureSum
 from winnow.privacy.secagg.protocol_tasks import (
@@ -36,6 +35,7 @@ from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read_message, write_message
+from winnow.privacy.secagg.third_party_mask_keeper import KeeperInterface, SeedDeposit
 from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 
 ADVERTISEMENT_BYTES = 180

@@ -1,6 +1,6 @@
 """How kernels are compiled: at run time for the machine at hand, and for wheels, which serve many machines.
 
-`training_setup.py` runs this file by itself, so it imports nothing of Winnow.
+`build_training_workflow.py` runs this file by itself, so it imports nothing of Winnow.
 """
 
 import hashlib

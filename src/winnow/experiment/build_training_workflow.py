@@ -31,12 +31,11 @@ from winnow.core.join_names import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
-from winnow.experiment.model_setup import ModelSetup
+from winnow.experiment.build_learning_site import ModelSetup
 from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
-from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
 from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
@@ -51,6 +50,7 @@ from winnow.learn.stack import (
     as_tensor,
 )
 from winnow.learn.training_workflow import TrainingWorkflow
+from winnow.learn.trial_update_on_server_samples import EmulateUpdate, emulate_client, single_client_data
 from winnow.privacy.dp import accountant_for
 
 PROBE_SAMPLES = 4
