@@ -10,7 +10,7 @@ from winnow.core import Population, RoundFinished
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
+from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.round_loop import SynchronousRounds
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event

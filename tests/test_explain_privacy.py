@@ -11,7 +11,7 @@ import pytest
 from command_line import call, write_tiny
 from winnow.core import Choice, Population
 from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
-from winnow.learn.client_update_rule import ClientUpdate
+from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.collect import Collect
 from winnow.learn.profile_comparison import ProfileComparison
 from winnow.learn.update_filters import TwoSidedFilter

@@ -12,7 +12,7 @@ from winnow.config.resolve import experiment_from_table, to_toml
 from winnow.core import ConfigError, Reply, RoundFinished, stream, wrap
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter
 from winnow.runs.event_log import encode_event

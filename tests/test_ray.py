@@ -49,7 +49,7 @@ def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str],
 PLUGIN = """
 from typing import Literal
 
-from winnow.learn.client_update_rule import ClientUpdate, LocalResult
+from winnow.learn.client_round_method import ClientUpdate, LocalResult
 
 
 class Held(ClientUpdate):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from winnow.core import Failure, Outcome, Reply, Task, stream, wrap
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.errors import ProtocolError

@@ -20,7 +20,7 @@ from winnow.deploy.jobs.task_settings import encode_settings
 from winnow.deploy.wire.messages import WireTask
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.profile_by_class import ProfileClasses

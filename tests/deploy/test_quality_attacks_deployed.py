@@ -9,7 +9,7 @@ from test_quality_deployed import ASKED, BLOCKS, answer, settings, site_of, smal
 
 from winnow.core import Failure, Reply
 from winnow.data import ClientData, Preprocessing
-from winnow.deploy.jobs.evidence_limits import MOVED_BINS, NOT_SIGNED, OTHER_MODEL
+from winnow.deploy.jobs.client_quality_sharing_limits import MOVED_BINS, NOT_SIGNED, OTHER_MODEL
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers

@@ -16,7 +16,7 @@ from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import Assessed, Failure, Outcome, PolicyApplied, Reply, Task, wrap
 from winnow.data import ClientData, Preprocessing
-from winnow.deploy.jobs.evidence_limits import MOVED_BINS, NOT_SHARED, NOT_SIGNED
+from winnow.deploy.jobs.client_quality_sharing_limits import MOVED_BINS, NOT_SHARED, NOT_SIGNED
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.site_training import training_handlers

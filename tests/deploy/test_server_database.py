@@ -22,7 +22,7 @@ from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store
 from winnow.deploy.server.database import Database, DatabaseError
 from winnow.deploy.server.database_reads import Queries
-from winnow.deploy.server.leader_writes import LeaderWrites, NewLogLine, RoundOrderError
+from winnow.deploy.server.database_writes import LeaderWrites, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import FencedDatabase, Lease, LeaseLostError, lock_lease
 from winnow.deploy.server.tables import JobRow, MemberRow, TableBase
 from winnow.deploy.trust.audit_log import AuditLog

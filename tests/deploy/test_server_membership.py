@@ -23,7 +23,7 @@ from serving import (
     undisturbed,
 )
 
-from winnow.deploy.server.leader_writes import LeaderWrites
+from winnow.deploy.server.database_writes import LeaderWrites
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.wire.errors import RequestRefusedError

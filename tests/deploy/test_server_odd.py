@@ -17,7 +17,7 @@ from winnow.deploy.jobs.bundle_format import write_bundle
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.server import database_reads, user_commands
 from winnow.deploy.server.database_reads import Queries
-from winnow.deploy.server.leader_writes import LeaderWrites
+from winnow.deploy.server.database_writes import LeaderWrites
 from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.running_job import RunnerError
 from winnow.deploy.wire.atomic_files import blob_of

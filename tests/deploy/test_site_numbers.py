@@ -25,7 +25,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import with_task_id
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.models import build_model
 
 WANTED = resolve(

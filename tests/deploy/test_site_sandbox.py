@@ -279,7 +279,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     from winnow.deploy.site.worker_process_handle import WorkerProcess
     from winnow.deploy.wire.messages import ClientResult
     from winnow.deploy.wire.safetensors_files import StoredArrays, write_arrays, write_parts
-    from winnow.learn.client_update_rule import TrainSettings
+    from winnow.learn.client_round_method import TrainSettings
 
     local, plain = resolve("demo").local, resolve("demo", algorithm="fedavg").client
     settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, start_loss=False))

@@ -17,7 +17,7 @@ from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings
 from winnow.learn.secure_randomness import secure_stream
 from winnow.privacy.secagg.simulated_identities import simulated_identities

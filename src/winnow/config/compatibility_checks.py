@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from winnow.core import ConfigError, ModelError
 from winnow.data import Examples, FederatedData
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
+from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import Metric
 from winnow.learn.stack import Loss, ModelState, OwnLoop, OwnStep, OwnTraining

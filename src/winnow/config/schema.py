@@ -13,7 +13,7 @@ from winnow.learn import algorithms as _  # noqa: F401  # makes the named algori
 from winnow.learn.aggregation import AggregationRule
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_quality.settings import QualitySettings
-from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
+from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.models import ModelSettings

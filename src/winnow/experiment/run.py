@@ -28,8 +28,8 @@ from winnow.experiment.run_folders import check_same_experiment, holds_run, is_f
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
+from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.client_store import ClientStore
-from winnow.learn.client_update_rule import ClientUpdate
 from winnow.learn.final_evaluation import FinalEvaluation, SetScores
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import ModelState

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from winnow.core import Choice, ConfigError
 from winnow.learn.aggregation import AggregationRule
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.client_update_rule import ClientUpdate, PlainUpdate
+from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.round_loop import Schedule, SynchronousRounds

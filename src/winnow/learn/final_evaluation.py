@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.core import Arrays, Payload, Reply, Task
 from winnow.core.array_spec import spec_of
-from winnow.learn.client_update_rule import ClientUpdate
+from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.evaluation import ServerEvaluator
 from winnow.learn.handlers import CONFUSION, COUNTS, PersonalEvaluationSettings
 from winnow.learn.metrics import Metric

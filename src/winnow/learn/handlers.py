@@ -9,7 +9,7 @@ from winnow.core import Handler, Payload, Reply, Task
 from winnow.core.federation import clients_of
 from winnow.learn.client_quality.assess_handler import ASSESS, assess_clients
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, summarise_reference
-from winnow.learn.client_update_rule import ClientUpdate, LocalTraining, train_clients
+from winnow.learn.client_round_method import ClientUpdate, LocalTraining, train_clients
 from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.model_evaluator import confusion_counts

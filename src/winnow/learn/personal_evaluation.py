@@ -9,7 +9,7 @@ from torch import Tensor
 
 from winnow.core import Payload
 from winnow.data.preprocessing import IGNORED
-from winnow.learn.client_update_rule import ClientUpdate
+from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.metrics import Metric, by_position, over_all, per_sample
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import Execution, Loss, ModelState, TensorData

@@ -22,7 +22,7 @@ from winnow.core.array_spec import spec_of
 from winnow.core.reported_number_checks import MAX_METRIC, is_plausible_cost, numbers_fault
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.learn.client_quality.class_moments import TOO_FEW_TOLD, could_be_told
-from winnow.learn.client_update_rule import TRAINING_METRICS, TrainSettings
+from winnow.learn.client_round_method import TRAINING_METRICS, TrainSettings
 from winnow.learn.handlers import (
     CONFUSION,
     LOSS_METRICS,

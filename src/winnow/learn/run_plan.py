@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from winnow.core import Payload, Task, Work
 from winnow.learn.accountant_interface import AccountantFactory, no_accountant
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.metrics import Metric
 from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import StateLayout

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from winnow.core import Payload
-from winnow.learn.client_update_rule import train_clients
+from winnow.learn.client_round_method import train_clients
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import TensorData

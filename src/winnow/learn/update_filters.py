@@ -32,7 +32,7 @@ from winnow.core import (
     Until,
 )
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.reply_checks import unexpected_fault
 from winnow.learn.secure_randomness import secure_stream
 

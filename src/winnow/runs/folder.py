@@ -30,7 +30,7 @@ from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog, encode_event, json_default
 from winnow.runs.history import RunHistory
 from winnow.runs.metrics_csv import MetricsFile
-from winnow.runs.run_label import RunLabel
+from winnow.runs.run_identity_record import RunLabel
 from winnow.runs.verify_files import check_integrity, read_description_files
 from winnow.runs.view import RunView
 

@@ -10,7 +10,7 @@ from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopp
 from winnow.core.installed_package import installed_version
 from winnow.runs.history import HistoryPoint, RunHistory
 from winnow.runs.privacy_budgets import PrivacyBudget
-from winnow.runs.run_label import SCHEMA, RunLabel
+from winnow.runs.run_identity_record import SCHEMA, RunLabel
 from winnow.runs.target_crossing import first_crossing, sustained_crossing
 
 JOULES_PER_WH = 3600.0

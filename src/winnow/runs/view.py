@@ -15,7 +15,7 @@ from winnow.runs.checkpoint import load_checkpoint_info
 from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog
 from winnow.runs.privacy_budgets import read_privacy_budgets
-from winnow.runs.run_label import RunLabel
+from winnow.runs.run_identity_record import RunLabel
 from winnow.runs.summary import Summary, summarise
 from winnow.runs.verify_files import check_integrity, read_description_files
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from winnow.core import UNTIL_ALL, Exchange, Failure, Outcome, Population, Randomness, Reply, Task, Until
+from winnow.deploy.jobs.aggregated_and_ended_tasks import EndedTasks, SettledClients, SettlementTracker
 from winnow.deploy.jobs.ipc_messages import (
     DispatchTask,
     ExchangeMessage,
@@ -19,7 +20,6 @@ from winnow.deploy.jobs.ipc_messages import (
 )
 from winnow.deploy.jobs.job_clocks import DeadlineClock, WallClock
 from winnow.deploy.jobs.parent_channel import ParentChannel
-from winnow.deploy.jobs.round_settlement import EndedTasks, SettledClients, SettlementTracker
 from winnow.deploy.jobs.wire_tasks import WireTaskWriter, outcomes_of
 from winnow.learn.secure_randomness import secure_stream
 

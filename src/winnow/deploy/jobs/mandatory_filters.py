@@ -15,7 +15,7 @@ from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.update_filters import TwoSidedFilter, site_filters
 from winnow.privacy.filters.update_vector import is_large
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
-from winnow.privacy.secagg.mask_keeper_site import KEEPER_REQUEST
+from winnow.privacy.secagg.mask_keeper_hosted_at_site import KEEPER_REQUEST
 from winnow.privacy.secagg.protocol_tasks import (
     ADVERTISE_KEYS,
     CLOSE_SESSION,

@@ -11,9 +11,9 @@ from torch import Tensor
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand
-from winnow.deploy.jobs.evidence_limits import EvidenceLimits
-from winnow.deploy.jobs.first_questions import FirstQuestions
+from winnow.deploy.jobs.client_quality_sharing_limits import EvidenceLimits
 from winnow.deploy.jobs.party_data import SiteData
+from winnow.deploy.jobs.refuse_changed_questions import FirstQuestions
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.build_training_workflow import (
     PROBE_SAMPLES,
@@ -25,7 +25,7 @@ from winnow.experiment.build_training_workflow import (
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings
-from winnow.learn.client_update_rule import TrainSettings
+from winnow.learn.client_round_method import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
     FineTuning,

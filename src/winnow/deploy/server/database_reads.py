@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.leader_writes import ACCEPTED, ENDED
+from winnow.deploy.server.database_writes import ACCEPTED, ENDED
 from winnow.deploy.server.sanitise_text import ELLIPSIS
 from winnow.deploy.server.stored_record_integrity import EventDigestCheck
 from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow

@@ -9,7 +9,7 @@ from typing import Protocol
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.server.audit_throttle import AuditThrottle
-from winnow.deploy.server.leader_writes import SERVER_SOURCE, LeaderWrites, NewLogLine
+from winnow.deploy.server.database_writes import SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.sanitise_text import printable_line
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import one_line

@@ -13,8 +13,8 @@ from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.server.blob_store import BlobStore
 from winnow.deploy.server.blob_transfers import BlobTransfers
 from winnow.deploy.server.database_reads import Queries
+from winnow.deploy.server.database_writes import QUEUED, SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.job_spec import JobSpec, read_job_spec
-from winnow.deploy.server.leader_writes import QUEUED, SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.trust.peer_identity import Peer, utc_now

@@ -10,8 +10,8 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from winnow.config.job_settings import JobSettings
 from winnow.core import WinnowError
 from winnow.deploy.jobs.ipc_messages import JobSite
+from winnow.deploy.server.database_writes import FAILED
 from winnow.deploy.server.leader_context import LeaderContext
-from winnow.deploy.server.leader_writes import FAILED
 from winnow.deploy.server.running_job import CHECKPOINTS_ENDED, JobOutcome, RunningJob, restart_point
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.wire.messages import DeployJob, PeerSite

@@ -10,9 +10,9 @@ import msgspec
 
 from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.config import ServerConfig
+from winnow.deploy.server.database_writes import LeaderWrites
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
-from winnow.deploy.server.leader_writes import LeaderWrites
 from winnow.deploy.server.site_job_state import Participation
 from winnow.deploy.server.site_sessions import MonotonicClock, SiteConnection, SiteSession
 from winnow.deploy.trust.peer_identity import Peer

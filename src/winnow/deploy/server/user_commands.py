@@ -10,9 +10,9 @@ import msgspec
 from winnow.core import WinnowError
 from winnow.deploy.server.blob_transfers import BlobTransfers
 from winnow.deploy.server.database_reads import Queries
+from winnow.deploy.server.database_writes import ENDED, RUNNING
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
-from winnow.deploy.server.leader_writes import ENDED, RUNNING
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.site_hub import SiteHub

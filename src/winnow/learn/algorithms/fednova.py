@@ -11,7 +11,7 @@ import torch
 from winnow.core import Payload
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.selection import UniformSelector
 from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState

@@ -9,7 +9,7 @@ from torch import nn
 from winnow.core import ConfigError, Payload
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.selection import UniformSelector
 from winnow.learn.shared_and_private_parts import entries_from_layer, entries_matching, last_layer

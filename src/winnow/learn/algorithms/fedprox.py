@@ -11,7 +11,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.selection import Selection, Selector, WeightedSelection
 
 

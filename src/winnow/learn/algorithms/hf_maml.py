@@ -15,7 +15,7 @@ from torch import Tensor
 
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_update_rule import FINE_TUNING_PHASE, ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.client_round_method import FINE_TUNING_PHASE, ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, GradientFunction, ModelState

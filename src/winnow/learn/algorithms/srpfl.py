@@ -20,7 +20,7 @@ from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.algorithms.fedper import AlternatingUpdate, SplitUpdate
 from winnow.learn.algorithms.fedprof import ProfileSelector
-from winnow.learn.client_update_rule import PlainUpdate
+from winnow.learn.client_round_method import PlainUpdate
 from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import ProfileComparison
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, UniformSelector

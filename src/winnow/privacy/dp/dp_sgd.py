@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from winnow.core import ConfigError, ModelError
 from winnow.core.installed_package import install_command
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
-from winnow.learn.client_update_rule import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser, Sgd
 from winnow.learn.stack import CohortTrainingResult, ModelState
 from winnow.privacy.dp.privacy_loss import GaussianRelease

@@ -12,7 +12,7 @@ from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import drop_training_loss
-from winnow.privacy.secagg.mask_keeper_site import KeeperClient, KeeperSite
+from winnow.privacy.secagg.mask_keeper_hosted_at_site import KeeperClient, KeeperSite
 from winnow.privacy.secagg.masking_graph import RING_THRESHOLD
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.server_round import SecureRound, train_and_hold

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_struct
 
 from winnow.config.schema import Experiment
 from winnow.core import Failure, Handler, Outcome, Task
-from winnow.deploy.jobs.first_questions import FirstQuestions
+from winnow.deploy.jobs.refuse_changed_questions import FirstQuestions
 from winnow.experiment.model_folder import digest_of_state
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
