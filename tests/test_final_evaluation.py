@@ -396,7 +396,7 @@ def test_a_damaged_file_is_one_line(text: str, tmp_path: Path) -> None:
 
 def test_the_report_shows_losses_classes_and_clients(tmp_path: Path) -> None:
     page = outline(run(metric="auc", metrics=["f1"]).report(tmp_path / "report.html"))
-    assert page.headings[2:6] == ["Progress", "Losses", "Classes", "Scores by client"]
+    assert page.headings[3:7] == ["Progress", "Losses", "Classes", "Scores by client"]
     assert ["Client", "Samples", "auc", "f1", "loss"] in page.rows
     assert ["Class", "Samples", "Precision", "Recall", "F1"] in page.rows
     drawn = [[trace["name"] for trace in figure["data"] if "name" in trace] for figure in page.figures]
