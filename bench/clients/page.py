@@ -20,9 +20,9 @@ NOTES = """## What to bear in mind
   shares of false alarms are of few independent clients. On Adult they come from columns with long tails and from rare
   categories, of which a reference of 500 rows has seen too little (capital gains and losses, countries).
 - Of credit's labels, a model knows little (about 80 % right where always saying "no" has 78 %), and the reference has
-  some 110 rows of the rarer class: 40 % random labels are then near what chance does to a few hundred rows. Where labels
-  are wrong, updates often show it better than the labels' own evidence, so that the alarm is right and the kind that it
-  names (updates) is not. Honest clients' updates differ, too: most that are called different are so for that reason.
+  some 110 rows of the rarer class: 40 % random labels are then near what chance does to a few hundred rows. Updates
+  often show wrong labels better than the labels' own evidence does: then the alarm is right, and the kind that it names
+  (updates) is not. Honest clients' updates differ, too: most who are called different are so for that reason.
 - Cost (`python -m bench assessments`, 20 clients of 400 images, processor time): with a small CNN an assessment takes
   0.14 of a round of five local epochs, and all of them together 1 to 2 % of a run of 50 rounds; 15 % was the goal. With
   the default MLP, which trains in 0.16 s a round, an assessment takes 0.12 s, or 0.7 of a round, and all of them 7 % of
