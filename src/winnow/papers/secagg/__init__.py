@@ -1,7 +1,13 @@
 """Compression under secure aggregation (Prasad et al., 2022): figures 2 and 3."""
 
 from winnow.papers.paper import Paper
-from winnow.papers.secagg.compression_codes import UNCOMPRESSED, product_code, pruned_code, scalar_code
+from winnow.papers.secagg.compression_codes import (
+    UNCOMPRESSED,
+    plain_product_code,
+    product_code,
+    pruned_code,
+    scalar_code,
+)
 from winnow.papers.secagg.refresh_interval_figure import RefreshFigure
 from winnow.papers.secagg.tradeoff_figure import TradeOffFigure
 
@@ -24,6 +30,7 @@ MNIST = TradeOffFigure(
         ),
         *(pruned_code(30), pruned_code(10), pruned_code(5), pruned_code(2)),
         *(product_code(256, 4), product_code(256, 8), product_code(64, 8), product_code(16, 8), product_code(4, 8)),
+        *(plain_product_code(codewords, 8, source) for source in ("sum", "public") for codewords in (64, 16, 4)),
     ),
 )
 CIFAR10 = TradeOffFigure(
@@ -39,6 +46,7 @@ CIFAR10 = TradeOffFigure(
         *(scalar_code(8, 5), scalar_code(2, 2)),
         *(pruned_code(10), pruned_code(2)),
         *(product_code(64, 8), product_code(16, 8), product_code(4, 8)),
+        *(plain_product_code(codewords, 8, source) for source in ("sum", "public") for codewords in (64, 16, 4)),
     ),
 )
 
