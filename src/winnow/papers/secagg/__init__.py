@@ -56,7 +56,11 @@ SECAGG = Paper(
     lead=(
         "Figures 2 and 3 of Prasad et al., Reconciling Security and Communication Efficiency in Federated Learning"
         " (2022). Its data sets are not available, so others are used; it prints curves, and reports that product"
-        " quantisation sends 30 to 40 times fewer bytes without loss of accuracy. Mean ± standard deviation over seeds."
+        " quantisation sends 30 to 40 times fewer bytes without loss of accuracy. Winnow's product quantisation is not"
+        " the published one: it shuffles weights into blocks, has zero and every block's opposite in its codebooks, and"
+        " stretches sums to the length of the clients' updates. The published one is beside it, with codebooks from the"
+        " last sum or from an update on the server's own samples, as the paper allows. Mean ± standard deviation over"
+        " seeds."
     ),
     items=(
         MNIST,
