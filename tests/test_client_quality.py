@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_struct
 
 from winnow.config.resolve import resolve
 from winnow.core import Arrays, Assessed, ConfigError, Outcome, PolicyApplied, Rejected, Reply, Selected, Task
+from winnow.core.events import ALARMS
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
@@ -147,9 +148,6 @@ def test_spoiled_clients_stand_out() -> None:
     alarmed = {k for k, verdict in zip(last.clients.tolist(), last.verdicts, strict=True) if verdict in ALARMS}
     assert alarmed == SPOILED
     assert all(last.evidence[k] for k in SPOILED)
-
-
-ALARMS = ("suspect", "harmful")
 
 
 def test_to_assess_clients_changes_no_model_and_no_selection() -> None:

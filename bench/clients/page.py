@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from bench.clients.scenarios import CLIENTS, COPIED_ROWS, KIND, MOST_BAD, REFERENCE, TABLE_WAYS, WITHOUT_GOAL
 from bench.clients.trial import ASSESSMENTS, HIDDEN, LOCAL, ROUNDS, Trial
+from winnow.core.events import ALARMS
 
-ALARMS = ("suspect", "harmful")
 BEGINNINGS = {"labels": "labels", "column": "inputs", "images": "inputs", "inputs": "inputs", "copies": "copies"}
 """How evidence begins, and which kind that is. Of copies, it says how many rows differ."""
 

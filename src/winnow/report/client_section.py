@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import plotly.graph_objects as go
 
+from winnow.core.events import CANNOT_TELL, DIFFERENT, FINE, HARMFUL, SUSPECT, VERDICTS
 from winnow.core.join_names import counted, listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
@@ -25,14 +26,8 @@ from winnow.report.markup import (
 from winnow.report.plot_data import RunPlotData
 from winnow.runs.client_table import (
     BEST_SHOWN,
-    CANNOT_TELL,
     COLUMNS,
-    DIFFERENT,
-    FINE,
-    HARMFUL,
     SHOWN_UP_TO,
-    SUSPECT,
-    VERDICTS,
     WORST_SHOWN,
     ClientRow,
     ClientTable,
