@@ -23,7 +23,7 @@ from winnow.report.markup import (
     subheading,
     verdict_card,
 )
-from winnow.report.plot_data import RunPlotData
+from winnow.report.plot_data import Groups, RunPlotData
 from winnow.runs.client_table import (
     BEST_SHOWN,
     COLUMNS,
@@ -32,8 +32,6 @@ from winnow.runs.client_table import (
     ClientRow,
     ClientTable,
 )
-
-Groups = Mapping[str, Sequence[RunPlotData]]
 
 ALGORITHMS_UP_TO = 6
 """Of more algorithms than this, clients are not shown in a joint report."""

@@ -69,8 +69,8 @@ class QualitySettings(Settings):
     def _times(self, rounds: int) -> int:
         if self.assessments is not None:
             return self.assessments
-        fewest = 1 if self.policy == "warn" else 2  # a policy changes nothing after the last round
-        return min(DEFAULT_ASSESSMENTS, max(fewest, rounds // ROUNDS_EACH))
+        at_least = 1 if self.policy == "warn" else 2  # a policy changes nothing after the last round
+        return min(DEFAULT_ASSESSMENTS, max(at_least, rounds // ROUNDS_EACH))
 
     def kinds(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> tuple[EvidenceKind, ...]:
         """The evidence that is gathered in a run with this algorithm and these filters."""
