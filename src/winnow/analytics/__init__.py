@@ -1,0 +1,1 @@
+"""Questions about tables that several owners hold: statistics, fits, intersections."""
