@@ -10,6 +10,8 @@ from itertools import combinations
 from secrets import token_bytes
 from typing import Any
 
+import numpy as np
+
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.letter_loop import LetterLoop
 from winnow.privacy.shares.letters import Message
@@ -19,6 +21,12 @@ from winnow.privacy.shares.shamir_shares import Values, field_of, threshold_of
 SECURITY_BITS = 40
 """What is opened on the way is hidden by noise so many bits wider: it says something with probability 2⁻⁴⁰."""
 KEY_BYTES = 16
+BATCH = 1_000
+"""Entries that are compared at a time, so that a letter stays below a megabyte."""
+
+
+def batches(length: int) -> int:
+    return -(-length // BATCH)
 
 
 def difference_bits(bits: int) -> int:
@@ -75,15 +83,16 @@ class Comparison:
         for place in self._places:
             place.protocol = _Mailbox(self._loop)
         self._boxes: dict[int, _Mailbox] = {place.pid: place.protocol for place in self._places if place.pid != me}
-        self._result = self._start(difference, difference_bits(bits))
+        self._bits = difference_bits(bits)
+        self._left = [difference[first : first + BATCH] for first in range(0, len(difference), BATCH)]
+        self._done: list[Values] = []
+        self._batch: Future[Any] | None = None
 
-    def _start(self, difference: Values, bits: int) -> "Future[Any]":
-        make_current(self._runtime, self._field.byte_length)
+    def _compare_batch(self, difference: Values) -> "Future[Any]":
         with self._loop.running():
-            secure = self._runtime.SecInt(bits, self._field.modulus).array(self._field.array(difference))
-            less = self._runtime.np_sgn(secure, l=bits, LT=True)
-            result: Future[Any] = self._runtime.gather(less)
-        return result
+            secure = self._runtime.SecInt(self._bits, self._field.modulus).array(self._field.array(difference))
+            less: Future[Any] = self._runtime.gather(self._runtime.np_sgn(secure, l=self._bits, LT=True))
+        return less
 
     def step(self, received: Mapping[int, Sequence[Message]]) -> dict[int, list[Message]]:
         """Take in others' messages and go as far as they allow; what this party sends."""
@@ -91,20 +100,26 @@ class Comparison:
             self._boxes[sender].deliver(messages)
         make_current(self._runtime, self._field.byte_length)
         try:
-            self._loop.run_until_idle()
+            self._run_batches()
         except SharesError:
             raise
         except Exception as error:  # whatever numpy or MPyC say to shares of a wrong form
             raise SharesError("another party's messages do not fit the comparison") from error
         return {peer: box.collect() for peer, box in self._boxes.items()}
 
+    def _run_batches(self) -> None:
+        while self._batch is not None or self._left:
+            self._batch = self._batch or self._compare_batch(self._left.pop(0))
+            self._loop.run_until_idle()
+            if not self._batch.done():
+                return
+            self._done.append((1 - self._batch.result().value) % self._field.modulus)
+            self._batch = None
+
     @property
     def result(self) -> Values | None:
         """This party's shares of the bits, once they are there: 1 where the difference is at least 0."""
-        if not self._result.done():
-            return None
-        shares: Values = (1 - self._result.result().value) % self._field.modulus
-        return shares
+        return None if self._left or self._batch is not None else np.concatenate(self._done)
 
 
 class _Mailbox:
@@ -122,7 +137,7 @@ class _Mailbox:
     def receive(self, place: int) -> "bytes | Future[bytes]":
         if place in self._arrived:
             return self._arrived.pop(place)
-        awaited = self._awaited[place] = Future(loop=self._loop)
+        awaited = self._awaited[place] = Future(loop=self._loop)  # type: ignore[arg-type]
         return awaited
 
     def deliver(self, messages: Sequence[Message]) -> None:

@@ -12,15 +12,13 @@ from contextvars import Context, copy_context
 from typing import Any
 
 
-class LetterLoop(asyncio.AbstractEventLoop):
-    """As much of an event loop as tasks and futures need."""
+class LetterLoop:
+    """As much of an event loop as asyncio's tasks and futures need."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...], Context]] = deque()
 
-    def call_soon(  # type: ignore[override]  # nobody here cancels a call
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> None:
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
         self._ready.append((callback, args, context or copy_context()))
 
     def run_until_idle(self) -> None:
@@ -34,15 +32,11 @@ class LetterLoop(asyncio.AbstractEventLoop):
     def running(self) -> Iterator[None]:
         """Within it, this is the loop that asyncio finds."""
         outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(self)  # type: ignore[arg-type]  # it asks for nothing more
         try:
             yield
         finally:
             asyncio._set_running_loop(outer)
-
-    def drop(self) -> None:
-        """Forget what has not run: the party has ended."""
-        self._ready.clear()
 
     def is_running(self) -> bool:
         return True

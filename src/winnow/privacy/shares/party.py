@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.privacy.shares.comparison import KEY_BYTES, Comparison, comparison_field, keys_between, own_keys
+from winnow.privacy.shares.comparison import KEY_BYTES, Comparison, batches, comparison_field, keys_between, own_keys
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.letters import FirstLetter, Letter, Message, decode
 from winnow.privacy.shares.shamir_shares import Values, field_of, from_bytes, recombine, split, to_bytes
@@ -56,6 +56,11 @@ class SecureStep:
         if self.thresholds is not None:
             return comparison_field(self.bits)
         return field_of(self.bits + len(self.owners).bit_length() + 2)
+
+    @property
+    def max_exchanges(self) -> int:
+        """Honest parties need fewer."""
+        return 10 if self.thresholds is None else 10 + 20 * batches(self.length)
 
 
 class StepParty:
@@ -175,7 +180,8 @@ class StepParty:
         total: Values = np.zeros(step.length, object)
         for owner in step.owners:
             total = total + _of(owner, step.field, firsts[owner].shares, step.length)
-        return total % step.field.modulus
+        reduced: Values = total % step.field.modulus
+        return reduced
 
     def _add_result(self, sender: int, shares: bytes) -> None:
         step = self._step
