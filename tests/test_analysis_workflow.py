@@ -194,8 +194,6 @@ def changed_statements(change: Callable[[list[Statement]], list[Statement]], cli
     def task(task: Task) -> Task:
         if task.name != ANALYSIS_STEP or task.client != client or task.round < at or not task.settings["statements"]:
             return task
-        from winnow.analytics.agreement import decode_statements
-
         told = encode_statements(change(decode_statements(task.settings["statements"])))
         return replace(task, settings={**task.settings, "statements": told})
 
