@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.stats.local_sums import bins_of, count_cells, pair_sums, present_and_missing
-from winnow.analytics.stats.opened_counts import Key
+from winnow.analytics.stats.opened_counts import Key, OpenedCounts
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.significance_tests import SignificanceTest
 from winnow.analytics.stats.suppression import CellTable
@@ -42,17 +42,28 @@ def cell_tables(
 ) -> dict[Key, CellTable]:
     found = dict[Key, CellTable]()
     for column, grouping in counted_columns(plan, tests).values():
-        for place, kind in enumerate(("n", "missing")):
-            count = partial(_present_or_missing, place, column, grouping)
-            found[key_of(kind, column, grouping)] = CellTable(shape=(1, grouping.count), count=count)
         if isinstance(column, CategoryColumn):
-            found[key_of("values", column, grouping)] = _by_group(column.codes, len(column.values) + 1, grouping)
+            found[key_of("n", column, grouping)] = _by_group(column.codes, column.count, grouping)
+        else:
+            count = partial(_present_or_missing, 0, column, grouping)
+            found[key_of("n", column, grouping)] = CellTable(shape=(1, grouping.count), count=count)
+        if column.missing:
+            count = partial(_present_or_missing, 1, column, grouping)
+            found[key_of("missing", column, grouping)] = CellTable(shape=(1, grouping.count), count=count)
     for number in plan.numbers if edges else ():
         bins = partial(bins_of, number, edges[number.name])
         found[key_of("bins", number, plan.grouping)] = _by_group(bins, len(edges[number.name]) - 1, plan.grouping)
     for pair in combinations(plan.numbers, 2) if correlation else ():
-        found[pair_key(*pair)] = CellTable(shape=(1, 1), count=partial(_with_both, pair), totals=False)
+        if pair[0].missing and pair[1].missing:
+            found[pair_key(*pair)] = CellTable(shape=(1, 1), count=partial(_with_both, pair), totals=False)
     return found
+
+
+def rows_with_both(one: NumberColumn, other: NumberColumn, grouping: Grouping, counts: OpenedCounts) -> int | None:
+    """None where that is hidden. Where a column lacks no value, they are the rows that have the other one."""
+    if one.missing and other.missing:
+        return counts.cell(pair_key(one, other))
+    return counts.cell(key_of("n", one if one.missing else other, grouping))
 
 
 def _by_group(codes: Callable[["OwnerTable"], NDArray[np.int64]], rows: int, grouping: Grouping) -> CellTable:

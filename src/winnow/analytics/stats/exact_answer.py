@@ -58,14 +58,15 @@ class OpenedStatistics:
 
     def _category(self, column: CategoryColumn) -> dict[str, Any]:
         def told(group: int) -> dict[str, Any]:
-            key = key_of("values", column, self.plan.grouping)
-            *values, other = self.counts.column(key, len(column.values) + 1, group)
-            return {**self._rows(column, group), "counts": values, "other": other}
+            key = key_of("n", column, self.plan.grouping)
+            values = [*self.counts.column(key, column.count, group), 0][: len(column.values) + 1]
+            return {**self._rows(column, group), "counts": values[:-1], "other": values[-1]}
 
         return {"type": "category", "values": list(column.values), **self._by_group(told)}
 
     def _rows(self, column: Column, group: int) -> dict[str, Any]:
-        return {kind: self.counts.cell(key_of(kind, column, self.plan.grouping), 0, group) for kind in ("n", "missing")}
+        missing = self.counts.cell(key_of("missing", column, self.plan.grouping), 0, group) if column.missing else 0
+        return {"n": self.counts.cell(key_of("n", column, self.plan.grouping), TOTAL, group), "missing": missing}
 
     def _by_group(self, told: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
         return {"all": told(TOTAL), "groups": {label: told(at) for at, label in enumerate(self.plan.grouping.labels)}}

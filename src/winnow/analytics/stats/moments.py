@@ -45,9 +45,9 @@ class Profile:
         return [group for group, count in enumerate(self.counts) if count]
 
 
-def fraction_bits(largest_count: int) -> int:
-    """f such that a sum of so many numbers of size ½ stays below 2⁶¹."""
-    return max(0, min(MAX_FRACTION_BITS, 61 - largest_count.bit_length()))
+def fraction_bits(count_bits: int) -> int:
+    """f such that a sum of fewer than 2**count_bits numbers of size ½ stays below 2⁶¹."""
+    return min(MAX_FRACTION_BITS, 61 - count_bits)
 
 
 def fixed(values: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
@@ -55,10 +55,10 @@ def fixed(values: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
 
 
 def open_moments(
-    profiles: Sequence[Profile], pairs: Mapping[Pair, int], largest_count: int
+    profiles: Sequence[Profile], pairs: Mapping[Pair, int], count_bits: int
 ) -> Program[tuple[list[list[Spread | None]], dict[Pair, float | None]]]:
     """Spreads of every profile by group, and correlations of pairs of columns (with the rows that have both)."""
-    bits = fraction_bits(largest_count)
+    bits = fraction_bits(count_bits)
 
     def sums(table: "OwnerTable") -> NDArray[np.int64]:
         parts = [moment_sums(each.column, each.grouping, table)[:, each.shown].reshape(-1) for each in profiles]

@@ -1,9 +1,9 @@
 """The statistics program with noise: one sum of all cells, with discrete Gaussian noise in each.
 
 All cells of one kind and column make a block. One unit's rows (sites take at most `rows` of them) move a block of
-counts by `rows`, and one of moments (Σu, Σu²) by rows·√(¼ + 1/16), as |u| ≤ ½. Blocks are scaled to the same length before they
-are joined to one vector, so that each gets an equal part of ρ. Nothing is compared: cells whose noisy count is below
-the minimum are left out afterwards, which costs nothing.
+counts by `rows`, and one of moments (Σu, Σu²) by rows·√(¼ + 1/16), as |u| ≤ ½. Blocks are scaled to the same length
+before they are joined to one vector, so that each gets an equal part of ρ. Nothing is compared: cells whose noisy count
+is below the minimum are left out afterwards, which costs nothing.
 """
 
 from collections.abc import Callable, Iterator

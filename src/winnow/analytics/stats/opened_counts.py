@@ -32,14 +32,10 @@ class OpenedCounts:
         """The counts of all categories of a group."""
         return list(self.cells[key][:rows, group])
 
-    @property
-    def largest(self) -> int:
-        return max((count for cells in self.cells.values() for count in cells.flat if count is not None), default=0)
 
-
-def open_counts(tables: Mapping[Key, CellTable], minimum: int) -> Program[OpenedCounts]:
+def open_counts(tables: Mapping[Key, CellTable], minimum: int, bits: int) -> Program[OpenedCounts]:
     """Decide which cells may be told, and sum those."""
-    states = yield from decide_cells(list(tables.values()), minimum)
+    states = yield from decide_cells(list(tables.values()), minimum, bits)
     shown = np.concatenate([each.reshape(-1) == SHOWN for each in states])
     hidden = hidden_count(states)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_owner_statistics(
-    columns: tuple[NumberColumn, ...], terms: MergedTerms, largest_count: int
+    columns: tuple[NumberColumn, ...], terms: MergedTerms, count_bits: int
 ) -> Program[dict[str, Any]]:
     """n, mean and sd of each column at each owner; None where it has too few rows.
 
@@ -24,7 +24,7 @@ def open_owner_statistics(
     """
     if not columns:
         return {owner: {} for owner in terms.owners}
-    bits = fraction_bits(largest_count)
+    bits = fraction_bits(count_bits)
 
     def rows(table: "OwnerTable") -> NDArray[np.int64]:
         return np.array([(~np.isnan(column.units(table))).sum() for column in columns], np.int64)
@@ -34,7 +34,9 @@ def open_owner_statistics(
         return np.c_[rows(table), moments].reshape(-1)
 
     thresholds = np.full(len(columns), terms.minimum, np.int64)
-    enough = yield Compare(label="owners with enough rows", local=rows, thresholds=thresholds, per_owner=True)
+    enough = yield Compare(
+        label="owners with enough rows", local=rows, thresholds=thresholds, bits=count_bits, per_owner=True
+    )
     shown = enough.reshape(len(terms.owners), len(columns)).copy()
     for column in np.flatnonzero((~shown).any(axis=0) & shown.any(axis=0)):
         after = np.roll(np.arange(len(shown)), -int(np.flatnonzero(~shown[:, column])[0]))

@@ -31,6 +31,8 @@ class NumberColumn:
     low: float
     high: float
     whole: bool
+    missing: bool = True
+    """Whether any row may lack a value."""
 
     @property
     def range(self) -> float:
@@ -50,6 +52,14 @@ class CategoryColumn:
 
     name: str
     values: tuple[str, ...]
+    missing: bool = True
+    other: bool = True
+    """Whether any row may have a value that is not listed."""
+
+    @property
+    def count(self) -> int:
+        """How many categories there are, another value included."""
+        return len(self.values) + self.other
 
     def codes(self, table: "OwnerTable") -> NDArray[np.int64]:
         """The place of each row's value; the number of values for another one, −1 where it is missing."""
@@ -62,6 +72,8 @@ class Grouping:
     """Rows by the values of some columns; those with a value that is missing or not listed are the rest."""
 
     columns: tuple[CategoryColumn, ...]
+    rest: bool = True
+    """Whether any row may belong to no group."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -72,7 +84,7 @@ class Grouping:
     @property
     def count(self) -> int:
         """Groups and the rest; without any columns all rows are one group."""
-        return prod(len(column.values) for column in self.columns) + 1 if self.columns else 1
+        return prod(len(column.values) for column in self.columns) + self.rest if self.columns else 1
 
     def codes(self, table: "OwnerTable") -> NDArray[np.int64]:
         place = np.zeros(len(table), np.int64)
@@ -82,7 +94,7 @@ class Grouping:
             outside = (codes < 0) | (codes == len(column.values))
             place = place * len(column.values) + np.where(outside, 0, codes)
             rest |= outside
-        return np.where(rest, self.count - 1, place)
+        return np.where(rest, len(self.labels), place)
 
 
 EVERYBODY = Grouping(columns=())

@@ -27,7 +27,7 @@ class SignificanceTest:
         told = {"test": self.kind, "column": self.column.name, "by": by}
         if isinstance(self.column, CategoryColumn):
             rows, groups = len(self.column.values), len(self.grouping.labels)
-            cells = counts.cells["values", self.column.name, by][:rows, :groups]
+            cells = counts.cells["n", self.column.name, by][:rows, :groups]
             if any(cell is None for cell in cells.flat):
                 return {**told, "p": None, "reason": "a cell of the table has too few rows"}
             return {**told, **_chi2(cells.astype(np.float64))}

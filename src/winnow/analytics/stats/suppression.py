@@ -59,8 +59,8 @@ class CellTable:
         return found if rows > self.shape[0] or groups > self.shape[1] else []
 
 
-def decide_cells(tables: Sequence[CellTable], minimum: int) -> Program[list[States]]:
-    """The state of every cell, after two comparisons.
+def decide_cells(tables: Sequence[CellTable], minimum: int, bits: int) -> Program[list[States]]:
+    """The state of every cell, after two comparisons of counts below 2**bits.
 
     The second one asks of each cell that is too small whether it is empty, and of each line whether its small cells
     have enough rows together.
@@ -72,7 +72,7 @@ def decide_cells(tables: Sequence[CellTable], minimum: int) -> Program[list[Stat
     sizes = [rows * groups for rows, groups in (each.full_shape for each in tables)]
     starts = np.cumsum([0, *sizes])
     enough = yield Compare(
-        label="cells with enough rows", local=counts, thresholds=np.full(starts[-1], minimum, np.int64)
+        label="cells with enough rows", local=counts, thresholds=np.full(starts[-1], minimum, np.int64), bits=bits
     )
     lines = [start + line for start, each in zip(starts, tables, strict=False) for line in each.lines()]
     small = [line[:-1][~enough[line[:-1]]] for line in lines]
@@ -86,9 +86,9 @@ def decide_cells(tables: Sequence[CellTable], minimum: int) -> Program[list[Stat
             return np.concatenate([all_counts[below], np.array(sums, np.int64)])
 
         thresholds = np.r_[np.ones(len(below), np.int64), np.full(len(unsure), minimum, np.int64)]
-        bits = yield Compare(label="cells without rows", local=small_counts, thresholds=thresholds)
-        states[below] = np.where(bits[: len(below)], SMALL, EMPTY)
-        together[unsure] = bits[len(below) :]
+        answers = yield Compare(label="cells without rows", local=small_counts, thresholds=thresholds, bits=bits)
+        states[below] = np.where(answers[: len(below)], SMALL, EMPTY)
+        together[unsure] = answers[len(below) :]
     decided, at = list[States](), 0
     for start, size, each in zip(starts, sizes, tables, strict=False):
         own = states[start : start + size]

@@ -21,7 +21,7 @@ from winnow.core import ConfigError
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
-BINS = 24
+BINS = 16
 STATES = 2
 """Censored, and event."""
 
@@ -64,7 +64,7 @@ def read_survivals(tests: tuple[str, ...], declaration: TableDeclaration) -> lis
     return found
 
 
-def open_survival(survival: Survival, minimum: int) -> Program[dict[str, Any]]:
+def open_survival(survival: Survival, minimum: int, bits: int) -> Program[dict[str, Any]]:
     """Curves by group, and the log-rank test where there are two groups or more."""
     spans = [(begin, end) for begin in range(BINS) for end in range(begin + 1, BINS + 1)]
     groups = len(survival.labels)
@@ -74,8 +74,8 @@ def open_survival(survival: Survival, minimum: int) -> Program[dict[str, Any]]:
         return np.stack([sums[end] - sums[begin] for begin, end in spans]).reshape(-1)
 
     thresholds = np.full(len(spans) * STATES * groups, minimum, np.int64)
-    bits = yield Compare(label="intervals with enough rows", local=span_counts, thresholds=thresholds)
-    enough = bits.reshape(len(spans), -1).all(axis=1)
+    answers = yield Compare(label="intervals with enough rows", local=span_counts, thresholds=thresholds, bits=bits)
+    enough = answers.reshape(len(spans), -1).all(axis=1)
     cuts = _join(dict(zip(spans, enough.tolist(), strict=True)))
     told = {
         "test": "survival",
