@@ -65,10 +65,10 @@ def summary_html(report: StatisticsReport) -> str:
 
 def _overview(report: StatisticsReport) -> str:
     answer = report.answer
-    rows = [column.n + (column.missing or 0) for column in report if column.n is not None]
+    rows = [column.n for column in report if column.n is not None]
     pieces = [
         card("Rows", f"{max(rows, default=0):,}", "with a value in the fullest column"),
-        card("Owners", str(len(answer["owners"])), "none sees the rows or counts of another"),
+        card("Owners", str(len(answer["owners"])), "whose rows stay with them"),
         card("Least rows of a cell", str(answer["minimum"]), f"{answer['hidden_cells']:,} cells are hidden"),
     ]
     if "epsilon" in answer:
@@ -78,7 +78,8 @@ def _overview(report: StatisticsReport) -> str:
 
 def _columns(report: StatisticsReport) -> str:
     header, rows = summary_cells(report)
-    table = html_table("Numbers", header, rows) if rows else ""
+    indented = [[row[0].replace("  ", "\N{EM SPACE}"), *row[1:]] for row in rows]
+    table = html_table("Numbers", header, indented) if rows else ""
     categories = [subheading(column.name) + _category(column, report) for column in report if column.is_category]
     plots = [
         figure_html(column_figure(column), f"Distribution of {column.name}.")
