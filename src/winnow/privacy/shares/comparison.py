@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.field_elements import Values
 from winnow.privacy.shares.letter_loop import LetterLoop
 from winnow.privacy.shares.letters import Message
 from winnow.privacy.shares.mpyc_library import make_current, mpyc
-from winnow.privacy.shares.shamir_shares import Values, field_of, threshold_of
+from winnow.privacy.shares.shamir_shares import field_of, threshold_of
 
 SECURITY_BITS = 40
 """What is opened on the way is hidden by noise so many bits wider: it says something with probability 2⁻⁴⁰."""

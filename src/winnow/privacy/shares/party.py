@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from winnow.privacy.shares.comparison import KEY_BYTES, Comparison, batches, comparison_field, keys_between, own_keys
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.field_elements import Values
 from winnow.privacy.shares.letters import FirstLetter, Letter, Message, decode
-from winnow.privacy.shares.shamir_shares import Values, field_of, from_bytes, recombine, split, to_bytes
+from winnow.privacy.shares.shamir_shares import decode_shares, encode_shares, field_of, recombine, split
 
 NONCE_BYTES = 16
 MIN_COMPUTING = 3
@@ -87,7 +88,7 @@ class StepParty:
         step, nonce = self._step, token_bytes(NONCE_BYTES)
         shares = [b""] * self._parties
         if self._values is not None:
-            shares = [to_bytes(step.field, each) for each in split(step.field, self._values, self._parties)]
+            shares = [encode_shares(step.field, each) for each in split(step.field, self._values, self._parties)]
         shares_of = dict(zip(step.computing, shares, strict=True))
         letters = {}
         for member in step.everybody if self._place is not None else step.computing:
@@ -162,7 +163,7 @@ class StepParty:
     def _letters(self, messages: Mapping[int, list[Message]], result: Values | None) -> dict[int, bytes]:
         """What this party writes to the others: MPyC's messages, and its share of the result if it is there."""
         step, letters = self._step, {}
-        shares = b"" if result is None else to_bytes(step.field, result)
+        shares = b"" if result is None else encode_shares(step.field, result)
         if result is not None:
             self._add_result(self._me, shares)
         for member in step.everybody:
@@ -216,6 +217,6 @@ class StepParty:
 
 def _of(sender: int, field: Any, shares: bytes, length: int) -> Values:
     try:
-        return from_bytes(field, shares, length)
+        return decode_shares(field, shares, length)
     except SharesError as error:
         raise SharesError(str(error), sender) from error

@@ -5,13 +5,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.field_elements import Values, from_bytes, np_random_split, to_bytes
 from winnow.privacy.shares.mpyc_library import from_mpyc
-
-Values = NDArray[Any]
-"""Whole numbers of any size (dtype object)."""
 
 
 def threshold_of(parties: int) -> int:
@@ -21,31 +18,26 @@ def threshold_of(parties: int) -> int:
 
 @cache
 def field_of(bits: int) -> Any:
-    """The field of the smallest suitable prime with so many bits."""
+    """The field of the largest prime with as many bits, rounded up to whole bytes."""
     finfields = from_mpyc("finfields")
-    return finfields.GF(finfields.find_prime_root(bits)[0])
+    return finfields.GF(finfields.find_prime_root(-(-bits // 8) * 8)[0])
 
 
 def split(field: Any, values: Values, parties: int) -> list[Values]:
     """A share of each value for every party; party i holds the polynomial's value at i + 1."""
-    shares = from_mpyc("thresha").np_random_split(
-        field, values.astype(object) % field.modulus, threshold_of(parties), parties
-    )
-    return list(shares)
+    return list(np_random_split(field, values.astype(object) % field.modulus, threshold_of(parties), parties))
 
 
-def to_bytes(field: Any, values: Values) -> bytes:
-    width = field.byte_length
-    return b"".join(int(value).to_bytes(width, "little") for value in values)
+def encode_shares(field: Any, shares: Values) -> bytes:
+    return to_bytes(shares, field.byte_length)
 
 
-def from_bytes(field: Any, data: bytes, length: int) -> Values:
+def decode_shares(field: Any, data: bytes, length: int) -> Values:
     """As many elements of the field as there should be."""
     width = field.byte_length
     if len(data) != length * width:
         raise SharesError(f"{len(data)} bytes of shares where {length * width} were expected")
-    values = (int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width))
-    shares = np.fromiter(values, object, length)
+    shares = from_bytes(data, width)
     if np.any(shares >= field.modulus):
         raise SharesError("a share is no element of the field")
     return shares
