@@ -20,8 +20,6 @@ def run_analysis(run: DeployedRun, question: Question) -> None:
         now=0.0 if committed is None else committed.values["now"],
         task_timeout=run.task_timeout,
     )
-    run.add_output(
-        file_names.ANSWER, json.dumps(workflow.answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    run.add_output(file_names.ANSWER, json.dumps(workflow.answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     label = RunLabel(name=run.start.job, algorithm=question.kind, kind=question.kind, seed=0, metric="", clock="wall")
     run.add_result(RunView(label=label, log=run.log))
