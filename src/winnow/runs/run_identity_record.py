@@ -37,6 +37,8 @@ class RunLabel:
     """Of the repository in which the run was started, if it was in one."""
     lower_is_better: bool = False
     """Whether a lower value of the metric is a better one."""
+    kind: str = "training"
+    """What was run: "training", or the kind of question that an analysis answers."""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
