@@ -6,10 +6,11 @@ Agents, the server and the command line load this module: it imports neither tor
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field, ValidationError
 
+from winnow.analytics.permissions import Permission
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, Settings, suggest
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
 
 Answer: TypeAlias = dict[str, Any]
 """Plain values that JSON can hold."""
-
-Permission: TypeAlias = Literal[
-    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match"
-]
-PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.question.StatisticsQuestion",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from winnow.deploy.site.privacy_budgets import PrivacyBudgets
 from winnow.deploy.site.state_database import SiteDatabase, StateStoreError
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.wire.messages import ClientResult, DeployJob, Settle
@@ -30,6 +31,7 @@ class SiteStateStore:
     def __init__(self, path: Path) -> None:
         self._database = SiteDatabase(path)
         self.submissions = SubmissionRecords(self._database)
+        self.budgets = PrivacyBudgets(self._database)
 
     def jobs(self) -> list[str]:
         return [job for (job,) in self._database.rows("SELECT job FROM jobs ORDER BY job")]

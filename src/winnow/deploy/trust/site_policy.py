@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
+from winnow.analytics.permissions import Permission
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -25,6 +26,28 @@ class JobRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True)
     own_code: bool = False
 
 
+class NoiseBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all answers to one person about one table may cost together, in differential privacy."""
+
+    epsilon: Annotated[float, Meta(gt=0)]
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+
+
+class QueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """These persons may put such questions to these tables. What an answer shows has at least `minimum` rows behind
+    it; with `noise`, answers are noisy, and all of them together cost no more than that.
+    """
+
+    tables: tuple[str, ...]
+    allow: tuple[Permission, ...]
+    minimum: Annotated[int, Meta(ge=1)] = 10
+    rows: Annotated[int, Meta(ge=0)] = 0
+    """How many rows as they are an answer may show at most."""
+    owners: Annotated[int, Meta(ge=1)] = 2
+    """So many owners have to take part at least."""
+    noise: NoiseBudget | None = None
+
+
 class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most that one job may ask for; what is not given is limited by what the site has."""
 
@@ -35,6 +58,8 @@ class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jobs: tuple[JobRule, ...] = ()
+    queries: tuple[QueryRule, ...] = ()
+    """Who may ask what of which tables; jobs that put a question need no other rule."""
     limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
@@ -56,6 +81,16 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.share_evidence is None:
             return () if self.filters else get_args(EvidenceShared)
         return self.share_evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionRequest:
+    """What a question wants of a site."""
+
+    table: str
+    needs: frozenset[str]
+    epsilon: float | None = None
+    delta: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +121,29 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
     if job.own_code and not any(rule.own_code for rule in fitting):
         return _denied(f"{author} may not run custom code here")
     return _within(policy.limits, author, job)
+
+
+def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> QueryRule | PolicyDecision:
+    """The rule under which this person's question is answered here, or why it is not. One rule must allow all of it;
+    the first that does is taken.
+    """
+    known = [rule for rule in policy.queries if rule.includes(author)]
+    if not known:
+        return _denied(f"{author} may not ask questions here")
+    about = [rule for rule in known if matches(rule.tables, question.table)]
+    if not about:
+        return _denied(f"{author} may not ask about table {question.table!r} here")
+    allowing = [rule for rule in about if question.needs <= {*rule.allow}]
+    if not allowing:
+        least = min((question.needs - {*rule.allow} for rule in about), key=len)
+        return _denied(f"{author} may not ask table {question.table!r} for {', '.join(sorted(least))} here")
+    for rule in allowing:
+        if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
+            return rule
+    if question.epsilon is None:
+        return _denied(f"table {question.table!r} is answered to {author} with noise only here; set epsilon (--epsilon)")
+    delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
+    return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:
