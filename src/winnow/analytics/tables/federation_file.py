@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow.compute as compute
+from pyarrow import compute
 from pydantic import ValidationError
 
 from winnow.analytics.query_rules import SIMULATION_RULE, QueryRule
@@ -78,8 +78,9 @@ def parse_table(table: Mapping[str, Any], where: str) -> tuple[TableDeclaration,
         raise ConfigError(f"{where} unknown key {one_line(unknown[0])}; {suggest(unknown[0], known)}")
     columns = table.get("columns")
     if not isinstance(columns, Mapping) or not columns:
-        raise ConfigError(f"{where} declares no columns; write a section columns with a level for each, such as "
-                          'age = "protected"')
+        raise ConfigError(
+            f'{where} declares no columns; write a section columns with a level for each, such as age = "protected"'
+        )
     declared = {
         name: _validated(ColumnDeclaration, column, f"{where} column '{one_line(name)}'")
         for name, column in columns.items()
@@ -143,8 +144,10 @@ def _divided(source: TableSource, owner: str, declaration: TableDeclaration) -> 
     if len(distinct) > MAX_OWNERS:
         raise DataError(f"column '{owner}' names {len(distinct):,} owners; at most {MAX_OWNERS:,} are possible")
     if odd := [each for each in distinct if len(each) > MAX_OWNER_NAME or not each.isprintable()]:
-        raise DataError(f"column '{owner}': an owner's name must be at most {MAX_OWNER_NAME} printable letters, and "
-                        f"one is {one_line(odd[0])[:40]!r}")
+        raise DataError(
+            f"column '{owner}': an owner's name must be at most {MAX_OWNER_NAME} printable letters, and "
+            f"one is {one_line(odd[0])[:40]!r}"
+        )
 
     @cache
     def everything() -> OwnerTable:

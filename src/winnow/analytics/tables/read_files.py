@@ -79,7 +79,9 @@ def _read_csv(path: Path, columns: Sequence[str]) -> arrow.Table:
     except arrow.ArrowInvalid as error:  # its text may quote a row
         if wrong:
             row, cells = wrong[0]
-            raise DataError(f"{where}: data row {row - 1:,} has {cells} cells but the header has {len(names)}") from None
+            raise DataError(
+                f"{where}: data row {row - 1:,} has {cells} cells but the header has {len(names)}"
+            ) from None
         if "UTF8" in str(error):
             raise DataError(f"{where} is not UTF-8 text; save it as UTF-8 CSV") from None
         if "Empty CSV" in str(error):

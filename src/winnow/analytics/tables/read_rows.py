@@ -51,7 +51,9 @@ def _parts(source: TableSource, names: Sequence[str]) -> list[tuple[str, arrow.T
     if source.url is not None and source.table is not None:
         return [(f"table {one_line(source.table)}", read_database(source.url, source.table, names))]
     if source.sets is not None:
-        return [(one_line(place), _with_set(read_file(Path(place), names), name)) for name, place in source.sets.items()]
+        return [
+            (one_line(place), _with_set(read_file(Path(place), names), name)) for name, place in source.sets.items()
+        ]
     return [(one_line(place), read_file(Path(place), names)) for place in source.places]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as arrow
-import pyarrow.compute as compute
+from pyarrow import compute
 
 from winnow.analytics.tables.declaration import ColumnDeclaration, ColumnType
 from winnow.core import DataError
@@ -238,5 +238,9 @@ def _kind_of_cell(cells: Cells, row: int, wanted: ColumnType) -> str:
     kind = _type_of_first(cell)
     if wanted in ("number", "integer") and kind == "number":
         number = _without_words(cell).cast(arrow.float64()) if arrow.types.is_string(cell.type) else cell
-        return "a number that is not whole, or too large," if compute.is_finite(number)[0].as_py() else "an infinite number"
+        return (
+            "a number that is not whole, or too large,"
+            if compute.is_finite(number)[0].as_py()
+            else "an infinite number"
+        )
     return KINDS[kind or "text"]

@@ -136,7 +136,9 @@ def _check_question(bundle: Bundle) -> None:
     if question is None:
         return
     if question["kind"] not in QUESTION_KINDS:
-        raise ConfigError(f"[job] kind = {question['kind']!r} is unknown; {suggest(str(question['kind']), QUESTION_KINDS)}")
+        raise ConfigError(
+            f"[job] kind = {question['kind']!r} is unknown; {suggest(str(question['kind']), QUESTION_KINDS)}"
+        )
     if bundle.files or bundle.main or bundle.named_code:
         raise ConfigError(f"a job of kind {question['kind']!r} has no code of its own; this bundle contains files")
     if question.get("table") != bundle.data_name:
