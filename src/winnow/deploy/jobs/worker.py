@@ -32,10 +32,12 @@ from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.run_bundle import run_job
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
+from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
+    from winnow.analytics.question import Question
     from winnow.config.schema import Experiment
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
@@ -65,6 +67,14 @@ class SiteExecutionContext(ExecutionContext):
         )
         self._execute_tasks(handlers, identities.set_task)
 
+    def run_question(self, question: "Question") -> None:
+        from winnow.deploy.jobs.site_analysis import analysis_handlers  # noqa: PLC0415 - a training needs none of it
+
+        submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
+        identities = AgentIdentities(self._parent, submission)
+        handlers = analysis_handlers(question, self._prepare, self._client_number, identities, submission)
+        self._execute_tasks(handlers, identities.set_task)
+
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
@@ -82,8 +92,10 @@ class SiteExecutionContext(ExecutionContext):
         return {} if private or self._prepare.filters else unlike
 
     def _first_client(self, data: SiteData, unlike: Mapping[int, int] | None = None) -> int:
+        return self._client_number(msgspec.structs.replace(data.description(), unlike_columns=dict(unlike or {})))
+
+    def _client_number(self, description: DataDescription) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""
-        description = msgspec.structs.replace(data.description(), unlike_columns=dict(unlike or {}))
         self._parent.send(JobReady(data=description))
         if self._prepare.first_client is not None:
             return self._prepare.first_client

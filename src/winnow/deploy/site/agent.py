@@ -67,7 +67,7 @@ def hello_of(kit: Kit, config: SiteConfig, clock: float, jobs: list[str], *, che
     return Hello(
         protocols=list(PROTOCOLS),
         winnow_version=installed_version(),
-        data=sorted(config.data),
+        data=sorted([*config.data, *config.tables]),
         resources=config.resources,
         clock=clock,
         jobs=jobs,

@@ -120,7 +120,17 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
         return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
     if job.own_code and not any(rule.own_code for rule in fitting):
         return _denied(f"{author} may not run custom code here")
-    return _within(policy.limits, author, job)
+    return within_limits(policy, author, job)
+
+
+def within_limits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
+    """Whether the job asks for no more of this machine than one job may."""
+    asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
+    for resource, wanted in asked.items():
+        most = getattr(policy.limits, resource)
+        if most is not None and not wanted <= most:  # refuses what is no number, too
+            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
+    return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 
 def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> QueryRule | PolicyDecision:
@@ -173,15 +183,6 @@ def read_site_policy(content: bytes) -> SitePolicy:
         if not isinstance(each.get("name"), str):
             raise PolicyError("a [[filters]] table has no name")
     return policy
-
-
-def _within(limits: JobResourceLimits, author: Peer, job: JobRequest) -> PolicyDecision:
-    asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
-    for resource, wanted in asked.items():
-        most = getattr(limits, resource)
-        if most is not None and not wanted <= most:  # refuses what is no number, too
-            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
-    return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 
 def _denied(reason: str) -> PolicyDecision:
