@@ -11,6 +11,7 @@ import typer
 
 from winnow.cli.algorithms import algorithms
 from winnow.cli.audit import audit
+from winnow.cli.budget import budget
 from winnow.cli.check import check
 from winnow.cli.clients import clients
 from winnow.cli.compare import compare
@@ -135,6 +136,10 @@ app.command(
 )(provision)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow server kits/server-1"))(server)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow site kits/clinic-a"))(site)
+app.command(
+    rich_help_panel=FEDERATIONS,
+    epilog=_examples("winnow budget kits/clinic-a", "winnow budget kits/clinic-a --reset ana stays"),
+)(budget)
 app.add_typer(local, name="local", rich_help_panel=FEDERATIONS)
 app.command(
     rich_help_panel=FEDERATIONS,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as arrow
 
 from winnow.core import DataError, suggest
+from winnow.core.join_names import counted
 from winnow.core.untrusted_text import one_line
 
 COLUMNS_SHOWN = 12
@@ -80,7 +81,7 @@ def _read_csv(path: Path, columns: Sequence[str]) -> arrow.Table:
         if wrong:
             row, cells = wrong[0]
             raise DataError(
-                f"{where}: data row {row - 1:,} has {cells} cells but the header has {len(names)}"
+                f"{where}: data row {row - 1:,} has {counted(cells, 'cell')} but the header has {len(names)}"
             ) from None
         if "UTF8" in str(error):
             raise DataError(f"{where} is not UTF-8 text; save it as UTF-8 CSV") from None

@@ -5,29 +5,17 @@ from pathlib import Path
 
 import pyarrow as arrow
 
-from winnow.analytics.tables.declaration import SET_COLUMN, ColumnDeclaration, TableDeclaration
+from winnow.analytics.tables.declaration import SET_COLUMN, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.read_databases import read_database
 from winnow.analytics.tables.read_files import read_file
 from winnow.analytics.tables.source import TableSource
 from winnow.analytics.tables.typed_columns import typed_column
-from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 
-def with_sets(declaration: TableDeclaration, source: TableSource) -> TableDeclaration:
-    """The declaration with the column that tells the sets apart, where there are any."""
-    if source.sets is None:
-        return declaration
-    if SET_COLUMN in declaration.columns:
-        raise ConfigError(f"a column '{SET_COLUMN}' is declared, and sets adds one of that name; rename the column")
-    column = ColumnDeclaration(level="public", type="text", values=tuple(source.sets))
-    return declaration.model_copy(update={"columns": {**declaration.columns, SET_COLUMN: column}})
-
-
 def read_rows(source: TableSource, declaration: TableDeclaration) -> OwnerTable:
-    """All rows of a source with absolute paths, as one owner's."""
-    declaration = with_sets(declaration, source)
+    """All rows of a source with absolute paths, as one owner's; the declaration has the column of its sets."""
     names = [name for name in declaration.columns if not (source.sets and name == SET_COLUMN)]
     return typed_table(declaration, _parts(source, names))
 
