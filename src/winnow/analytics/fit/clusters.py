@@ -5,6 +5,7 @@ side, and the one with the least inertia wins. A centre that fewer than the mini
 the centre of the widest cluster, and its rows are never summed.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def kmeans_program(sample: Sample, clusters: int, minimum: int, seed: int) -> Pr
         present = centres[active]
         enough = yield Compare(
             label=f"enough rows in each cluster, iteration {iteration}",
-            local=lambda table, present=present: _sizes(sample, moments, present, table).reshape(-1),
+            local=partial(_sizes, sample, moments, present),
             thresholds=np.full(len(active) * clusters, minimum),
         )
         shown = enough.astype(bool)
@@ -85,7 +86,7 @@ def _starts(moments: Moments, clusters: int, seed: int) -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(correlation)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     drawn = stream(seed, "k-means starts").standard_normal((STARTS, clusters, len(deviation)))
-    return drawn @ root.T
+    return np.asarray(drawn @ root.T, np.float64)
 
 
 def _scaled(sample: Sample, moments: Moments, table: OwnerTable) -> Matrix:
@@ -101,7 +102,7 @@ def _nearest(rows: Matrix, centres: Matrix) -> tuple[NDArray[np.int64], NDArray[
 
 def _sizes(sample: Sample, moments: Moments, starts: NDArray[np.float64], table: OwnerTable) -> NDArray[np.int64]:
     rows = _scaled(sample, moments, table)
-    return np.stack([np.bincount(_nearest(rows, each)[0], minlength=len(each)) for each in starts])
+    return np.concatenate([np.bincount(_nearest(rows, each)[0], minlength=len(each)) for each in starts])
 
 
 def _assigned(

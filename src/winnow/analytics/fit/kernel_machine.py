@@ -2,6 +2,8 @@
 (Rahimi and Recht, 2007), and Newton's method finds the minimum of ½‖w‖² + C·Σ max(0, 1 - y·f(x))² from sums.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +42,14 @@ def svm_program(
         waves = np.sqrt(2 / features) * np.cos(rows @ directions + phases)
         return np.concatenate([waves, np.ones((len(rows), 1))], axis=1), 2 * response - 1
 
-    weights, size = np.zeros(features + 1), features + 1
+    weights: Vector = np.zeros(features + 1)
+    size = features + 1
     penalty = np.diag(np.r_[np.ones(features), 0.0])
     steps = 0
     for steps in range(1, MAX_STEPS + 1):
         enough = yield Compare(
             label=f"enough rows inside the margin, step {steps}",
-            local=lambda table, weights=weights: np.array([_inside(*mapped(table), weights).sum()]),
+            local=partial(_count_inside, mapped, weights),
             thresholds=np.array([minimum]),
         )
         if not enough.all():
@@ -64,7 +67,7 @@ def svm_program(
         gram, cross = symmetric(opened[:-size], size), opened[-size:]
         moved = np.linalg.lstsq(penalty + 2 * cost * gram, 2 * cost * cross, rcond=None)[0]
         change = float(np.abs(moved - weights).max())
-        weights = moved
+        weights = np.asarray(moved, np.float64)
         if change < CONVERGED * max(1.0, float(np.abs(weights).max())):
             break
     return {
@@ -77,6 +80,12 @@ def svm_program(
         "cost": cost,
         "steps": steps,
     }
+
+
+def _count_inside(
+    mapped: Callable[[OwnerTable], tuple[Matrix, Vector]], weights: Vector, table: OwnerTable
+) -> NDArray[np.int64]:
+    return np.array([_inside(*mapped(table), weights).sum()])
 
 
 def _inside(matrix: Matrix, labels: Vector, weights: Vector) -> NDArray[np.bool_]:

@@ -125,7 +125,7 @@ def glm_program(sample: Sample, family: Family) -> Program[dict[str, Any]]:
         def local(table: OwnerTable, beta: Vector = beta) -> NDArray[np.int64]:
             matrix, response = sample.complete(table)
             weights, scores, deviances = family.terms(response, family.mean(matrix @ beta))
-            parts = [upper(matrix.T @ (weights[:, None] * matrix)), matrix.T @ scores, [deviances.sum()]]
+            parts = [upper(matrix.T @ (weights[:, None] * matrix)), matrix.T @ scores, np.array([deviances.sum()])]
             return sums.whole(np.concatenate(parts))
 
         opened = sums.real((yield Sum(label=f"Newton step {steps}", local=local, length=entries + count + 1)))
@@ -145,7 +145,8 @@ def glm_program(sample: Sample, family: Family) -> Program[dict[str, Any]]:
         raise ConfigError(
             f"no convergence after {MAX_STEPS} steps: some input may separate the outcomes perfectly; leave terms out"
         )
-    final, covariance = best + step, np.linalg.inv(information)
+    final: Vector = best + step
+    covariance: Matrix = np.asarray(np.linalg.inv(information), np.float64)
     dispersion = yield from _dispersion(sample, family, final)
     return {
         "statistic": "z",
@@ -164,12 +165,12 @@ def _start(sample: Sample, family: Family) -> Program[Vector]:
 
     def local(table: OwnerTable) -> NDArray[np.int64]:
         matrix, response = sample.complete(table)
-        return sums.whole(np.concatenate([upper(matrix.T @ matrix), matrix.sum(axis=0), [response.sum()]]))
+        return sums.whole(np.concatenate([upper(matrix.T @ matrix), matrix.sum(axis=0), np.array([response.sum()])]))
 
     opened = sums.real((yield Sum(label="XᵀX and the mean response", local=local, length=entries + count + 1)))
     gram, totals = symmetric(opened[:entries], count), opened[entries:-1]
     _refuse_collinear(gram, sample.design.names)
-    return np.linalg.solve(gram, totals) * family.link(float(opened[-1]) / sample.rows)
+    return np.asarray(np.linalg.solve(gram, totals) * family.link(float(opened[-1]) / sample.rows), np.float64)
 
 
 def _dispersion(sample: Sample, family: Family, beta: Vector) -> Program[float]:

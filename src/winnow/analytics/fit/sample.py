@@ -178,7 +178,7 @@ def _drop_products(sample: Sample, minimum: int) -> Program[Sample]:
         for number, place in places
     ]
     passed = yield from enough_rows(sample, cells, minimum, "enough rows of each product")
-    good = dict(zip(places, passed.all(axis=1).tolist(), strict=True))
+    good = {place: bool(cells.all()) for place, cells in zip(places, passed, strict=True)}
     dropped = [
         column.name
         for column in sample.design.columns
