@@ -1,15 +1,20 @@
 """A fitted model for people: its tables, and a scikit-learn object that predicts from rows of the data."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 
-from winnow.core import ConfigError
+from winnow.core import ConfigError, DataError
 from winnow.core.join_names import counted
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.report.number_format import number_text
+from winnow.runs import file_names
+from winnow.runs.atomic_write import write_text_atomically
 from winnow.terminal_tables import plain_text, table
 
 if TYPE_CHECKING:
@@ -49,6 +54,11 @@ class FittedModel:
         last = self.estimator.transform if self.answer["model"] == "pca" else self.estimator.predict
         return last(rows)
 
+    def save(self, path: str | Path) -> None:
+        """As a JSON file that `winnow.load_fit` reads."""
+        text = json.dumps(self.answer, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text_atomically(Path(path), text + "\n")
+
     def summary(self) -> str:
         """The table as text."""
         text = StringIO()
@@ -85,6 +95,20 @@ class FittedModel:
         from html import escape  # noqa: PLC0415 - notebooks alone
 
         return f"<pre>{escape(self.summary())}</pre>"
+
+
+def read_fit(path: Path) -> FittedModel:
+    """A fit from a file, or from the answer in a run folder."""
+    file = path / file_names.ANSWER if path.is_dir() else path
+    try:
+        answer = from_json(file.read_bytes(), dict[str, Any])
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from None
+    except UnreadableError:
+        raise DataError(f"{file} is not a fit that winnow fit wrote") from None
+    if answer.get("kind") != "fit" or "design" not in answer:
+        raise DataError(f"{file} is not a fit that winnow fit wrote")
+    return FittedModel(answer)
 
 
 def _quality(answer: Mapping[str, Any]) -> list[tuple[str, float]]:
