@@ -5,16 +5,16 @@ words for a missing value (NA, null, NaN, …) are missing too. No message quote
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as arrow
-import pyarrow.compute as compute
+from pyarrow import compute
 
 from winnow.analytics.tables.declaration import ColumnDeclaration, ColumnType
 from winnow.core import DataError
 from winnow.data.tables import MISSING, ROWS_LOOKED_AT
 
-Cells = arrow.ChunkedArray
+Cells: TypeAlias = arrow.ChunkedArray
 ARROW_TYPES: dict[ColumnType, arrow.DataType] = {
     "number": arrow.float64(),
     "integer": arrow.int64(),
@@ -57,9 +57,10 @@ def typed_column(cells: Cells, column: ColumnDeclaration, name: str, where: str)
         row = _first_fault(cells, convert)
         held = _kind_of_cell(cells, row, kind)
         other = f"not {KINDS[kind]}" if declared else f"and rows before it hold {PLURALS[kind]}"
+        fitting = "number" if kind == "integer" and held != KINDS["text"] else "text"
         raise DataError(
             f"{where}: column '{name}', data row {row + 1:,} holds {held}, {other}; "
-            'correct the row, or declare the column with type = "text"'
+            f'correct the row, or declare the column with type = "{fitting}"'
         ) from None
 
 
@@ -238,5 +239,7 @@ def _kind_of_cell(cells: Cells, row: int, wanted: ColumnType) -> str:
     kind = _type_of_first(cell)
     if wanted in ("number", "integer") and kind == "number":
         number = _without_words(cell).cast(arrow.float64()) if arrow.types.is_string(cell.type) else cell
-        return "a number that is not whole, or too large," if compute.is_finite(number)[0].as_py() else "an infinite number"
+        return (
+            "a number that is not whole or too large" if compute.is_finite(number)[0].as_py() else "an infinite number"
+        )
     return KINDS[kind or "text"]
