@@ -1,8 +1,9 @@
 """k-means over owners: every iteration sums rows by cluster (Lloyd, 1982).
 
 Starts are drawn from the columns' means and covariances, so that no row is a centre: `STARTS` searches go on side by
-side, and the one with the least inertia wins. A centre that fewer than the minimum of rows belong to is moved beside
-the centre of the widest cluster, and its rows are never summed.
+side, every `HALVED_AFTER` iterations the worse half of them ends, and the one with the least inertia wins. A centre
+that fewer than the minimum of rows belong to is moved beside the centre of the widest cluster, and its rows are never
+summed.
 """
 
 from functools import partial
@@ -20,8 +21,9 @@ from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError, stream
 
 STARTS = 8
+HALVED_AFTER = 5
 MAX_ITERATIONS = 60
-STILL = 1e-4
+STILL = 1e-3
 """A search ends when no centre moves by more than this share of a column's deviation."""
 
 
@@ -65,6 +67,9 @@ def kmeans_program(sample: Sample, clusters: int, minimum: int, seed: int) -> Pr
             moving[start] = bool(np.abs(moved - centres[start]).max() > STILL) and iteration < MAX_ITERATIONS
             if moving[start]:
                 centres[start] = moved
+        if iteration % HALVED_AFTER == 0 and moving.sum() > 1:
+            order = np.argsort(np.where(moving, inertia, np.inf), kind="stable")
+            moving[order[-(-int(moving.sum()) // 2) :]] = False
     best = int(np.argmin(inertia))
     if not np.isfinite(inertia[best]):
         raise ConfigError(f"some of {clusters} clusters always have fewer than {minimum} rows; ask for fewer clusters")
