@@ -18,7 +18,7 @@ from winnow.core.broadcast_and_relay import peer_messages, wait
 from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.privacy.shares.errors import SharesError
-from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.party import SecureStep, StepParty
 
 ATTEMPT_BYTES = 16
 MAX_PART_BYTES = 1 << 26
@@ -79,7 +79,9 @@ class _StepExchange:
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own = StepParty(self._secure, SERVER, None) if self._secure.third_party == SERVER else None
+        self._own: StepParty | None = None
+        if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
+            self._own = StepParty(self._secure, SERVER, None)
         self._attempt, self._exchanges = token_hex(ATTEMPT_BYTES), 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}
