@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
 
+RESTARTED_STAGE = "restarted"
+"""The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
+
+
 class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a step's tasks. Those that begin it carry everybody's terms, as `statements`."""
 
@@ -104,7 +108,7 @@ class AnalysisSite:
         terms = np.frombuffer(self._terms.encode(), np.uint8)
         return Reply(task=task, payload={"terms": {"json": terms}} if self._terms else {})
 
-    def _take_part(self, task: Task) -> Reply:
+    def _take_part(self, task: Task) -> Outcome:
         try:
             asked = msgspec.convert(task.settings, StepTask)
         except msgspec.ValidationError as error:
@@ -113,7 +117,7 @@ class AnalysisSite:
             self._attempt = asked.attempt
             return self._begin_step(task, asked.statements)
         if self._party is None or asked.attempt != self._attempt:
-            raise SharesError("this owner knows nothing of this attempt: it was restarted; the step has to begin again")
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
         letters = dict(task.peer_messages)
         if "letters" in task.payload:
             letters[SERVER] = np.asarray(task.payload["letters"]["server"]).tobytes()

@@ -16,6 +16,14 @@ BLOCK_BYTES = 1 << 24
 """No row of a CSV file may be longer."""
 
 
+class UnknownColumnError(DataError):
+    """A declared column is not there. The text names columns that are, declared or not."""
+
+    def __init__(self, column: str, text: str) -> None:
+        super().__init__(text)
+        self.column = column
+
+
 def read_file(path: Path, columns: Sequence[str]) -> arrow.Table:
     """These columns, in this order: cells of a CSV file as text, of a Parquet file as they are."""
     where = one_line(path)
@@ -35,7 +43,8 @@ def check_names(present: Sequence[str], columns: Sequence[str], where: str) -> N
     shown = [one_line(name) for name in present]
     for name in columns:
         if name not in present:
-            raise DataError(f"{where} has no column '{name}'; {suggest(name, shown, at_most=COLUMNS_SHOWN)}")
+            instead = suggest(name, shown, at_most=COLUMNS_SHOWN)
+            raise UnknownColumnError(name, f"{where} has no column '{name}'; {instead}")
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> arrow.Table:

@@ -28,7 +28,7 @@ def analysis_handlers(
     told = prepare.question
     if told is None:
         raise ConfigError("this site has no rule for questions")
-    table = read_site_table(prepare.data)
+    table = read_site_table(question.table, prepare.data)
     terms = QueryTerms(
         declaration=table.declaration,
         minimum=told.minimum,

@@ -158,7 +158,8 @@ class JobSetup:
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
         """The table by which the worker reads the data."""
         if terms.rule is not None:
-            return self._context.config.tables[terms.data].worker_table()
+            table = self._context.config.tables[terms.data]
+            return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
             return source.worker_table()
