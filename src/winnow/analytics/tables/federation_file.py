@@ -9,7 +9,7 @@ from typing import Any
 
 from pyarrow import compute
 
-from winnow.analytics.query_rules import SIMULATION_RULE, QueryRule
+from winnow.analytics.query_rules import ANY, SIMULATION_RULE, QueryRule
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.parse_table import parse_table, validated
@@ -76,7 +76,7 @@ def _table(name: str, table: Mapping[str, Any], path: Path, queries: tuple[Query
         source = source.absolute(path.parent)
     except ConfigError as error:
         raise ConfigError(f"{where} {error}") from error
-    rules = tuple(rule for rule in queries if not rule.tables or name in rule.tables)
+    rules = tuple(rule for rule in queries if not rule.tables or {ANY, name} & {*rule.tables})
     return FederatedTable(
         name=name,
         declaration=declaration,

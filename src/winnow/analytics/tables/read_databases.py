@@ -106,7 +106,7 @@ def _reader(kind: Any, name: str, where: str) -> Callable[[list[Any]], arrow.Arr
         return lambda cells: arrow.array(cells, arrow.bool_())
     if isinstance(kind, types.Integer):
         return lambda cells: arrow.array(cells, arrow.int64())
-    if isinstance(kind, types.Numeric):
+    if isinstance(kind, types.Numeric | types.Float):
         return lambda cells: arrow.array([None if each is None else float(each) for each in cells], arrow.float64())
     if isinstance(kind, types.Date):
         return lambda cells: arrow.array(cells, arrow.date32())
