@@ -37,7 +37,7 @@ def intersect(
     folder: FolderOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find how many keys owners have in common. Which they are, only the owners learn; of the others nobody anything."""
+    """Find how many keys owners have in common. Which they are, only owners learn; of other keys nobody anything."""
     from winnow.analytics.question import read_question
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import answer, say, write_json
