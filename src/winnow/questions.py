@@ -23,10 +23,12 @@ def ask(
     folder: str | Path | None = None,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
     on_line: Callable[[str], object] = lambda line: None,
+    on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
 ) -> "Answer":
     """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.
 
     `owners` restricts it to some; `folder` keeps the run, and a run that is there is continued or read.
+    `on_match` gets what simulated owners learn in a set intersection; real ones keep it to themselves.
     """
     if federation is not None and kit is not None:
         raise ConfigError("name a federation file or a kit, not both")
@@ -98,6 +100,30 @@ def fit(
     given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
     question = read_question({key: value for key, value in given.items() if value is not None})
     return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def intersect(
+    table: str,
+    key: str,
+    federation: str | Path | None = None,
+    *,
+    between: Sequence[str] = (),
+    kit: str | Path | None = None,
+    reveal: str = "intersection",
+    share: bool = False,
+    folder: str | Path | None = None,
+) -> int | None:
+    """How many keys owners have in common; None if they are fewer than the owners' minimum.
+
+    The first of `between` learns which (unless reveal="size"), with `share` the others do, too.
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+
+    given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
+    question = read_question({**given, "share": share})
+    answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
+    size: int | None = answer["size"]
+    return size
 
 
 def load_fit(path: str | Path) -> "FittedModel":

@@ -26,6 +26,7 @@ Answer: TypeAlias = dict[str, Any]
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.question.FitQuestion",
+    "intersect": "winnow.analytics.intersect.question.IntersectQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 

@@ -23,6 +23,7 @@ from winnow.cli.federation.job_status_and_logs import jobs, logs, status
 from winnow.cli.federation.local import local
 from winnow.cli.federation.sites import sites
 from winnow.cli.fit import fit
+from winnow.cli.intersect import intersect
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
@@ -112,6 +113,13 @@ app.command(
         "winnow fit poisson 'visits ~ age' --kit kits/ana --table stays --out visits.json",
     ),
 )(fit)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow intersect stays --key patient --owners north,south",
+        "winnow intersect stays --key patient --owners north,south --size --kit kits/ana",
+    ),
+)(intersect)
 app.command(
     rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
 )(show)
