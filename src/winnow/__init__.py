@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
+    from winnow.questions import fit, load_fit
 
     __version__: str
 
@@ -35,7 +36,9 @@ __all__ = [
     "compare",
     "connect",
     "data",
+    "fit",
     "load",
+    "load_fit",
     "run",
     "run_workflow",
 ]
@@ -52,7 +55,9 @@ _HOMES = {
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
+    "fit": "winnow.questions",
     "load": "winnow.api",
+    "load_fit": "winnow.questions",
     "run": "winnow.api",
 }
 

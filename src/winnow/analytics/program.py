@@ -48,7 +48,8 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Opens Σ local over the owners, whose entries are below 2**bits in size; by owner (owners × length) where asked.
+    """Opens Σ local over the owners, whose entries are below 2**bits in size; by owner (owners × length) where asked,
+    with zeros in place of what is not `shown`.
 
     `hidden` cells are left out of it by the program because too few rows stand behind them; the event log counts them.
     """
@@ -59,6 +60,7 @@ class Sum:
     bits: int = 62
     noise: Noise | None = None
     per_owner: bool = False
+    shown: NDArray[np.bool_] | None = None
     hidden: int = 0
 
 
@@ -98,7 +100,8 @@ def local_vector(step: Step, table: "OwnerTable", owner: int, owners: int) -> ND
     if not step.per_owner:
         return values
     placed = np.zeros((owners, step.length), np.int64)
-    placed[owner] = values
+    shown = step.shown if isinstance(step, Sum) else None
+    placed[owner] = values if shown is None else np.where(shown[owner], values, 0)
     return placed.reshape(-1)
 
 

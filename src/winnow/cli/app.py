@@ -22,6 +22,7 @@ from winnow.cli.federation.job_commands import abort, clone, download, submit
 from winnow.cli.federation.job_status_and_logs import jobs, logs, status
 from winnow.cli.federation.local import local
 from winnow.cli.federation.sites import sites
+from winnow.cli.fit import fit
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
@@ -35,7 +36,7 @@ from winnow.cli.site import site
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.version import print_version, version
 
-EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "Catalogues"
+EXPERIMENTS, QUESTIONS, RESULTS, CATALOGUES = "Experiments", "Questions", "Results", "Catalogues"
 FEDERATIONS = "Federations"
 
 hide_python_types()
@@ -94,6 +95,14 @@ app.command(
     epilog=_examples("winnow explain demo --set collect.name=secure", "winnow explain runs/mine"),
 )(explain)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow runs", "winnow runs runs/compare-demo"))(runs)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow fit logistic 'died ~ age + C(ward)' --in federation.toml",
+        "winnow fit kmeans stays --columns age,cost --clusters 4",
+        "winnow fit poisson 'visits ~ age' --kit kits/ana --table stays --out visits.json",
+    ),
+)(fit)
 app.command(
     rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
 )(show)

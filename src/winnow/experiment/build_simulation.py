@@ -67,7 +67,9 @@ class PreparedRun:
     federation: Federation
     """The clients as the workflow reaches them: through the filters, if there are any."""
     simulation: SimulatedFederation[LearningSite]
-    """The clients themselves, with their data and their states."""
+    """The clients themselves, with their data."""
+    store: ClientStore
+    """What each client keeps."""
     module: nn.Module
     fitted_estimator: Callable[[], Any]
     """The scikit-learn estimator with the module's parameters; None where the model is none."""
@@ -89,7 +91,7 @@ class PreparedRun:
 
     def snapshot(self) -> Snapshot:
         """The workflow's state and the clients': all that it takes to continue."""
-        own, kept = self.training.snapshot(), self.simulation.store.state()
+        own, kept = self.training.snapshot(), self.store.state()
         arrays = {**own.arrays, **{f"{CLIENT_STATE_PREFIX}{name}": array for name, array in kept.items()}}
         return Snapshot(arrays=arrays, values=own.values)
 
@@ -152,6 +154,7 @@ def prepare_run(
         training=training,
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
+        store=store,
         module=setup.model.module,
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,

@@ -135,9 +135,7 @@ class Connection:
         folder: Path | None = None,
     ) -> DeployedAnswer:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""
-        return ask(
-            self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder
-        )
+        return ask(self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder)
 
     def job(self, name: str) -> "SubmittedJob":
         return SubmittedJob(self, name)

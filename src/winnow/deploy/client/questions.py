@@ -1,4 +1,4 @@
-"""A person's question to a federation: submitted as a job, watched until it is answered, and its answer brought back."""
+"""A person's question to a federation: submitted as a job, watched, and its answer brought back."""
 
 import json
 import math
@@ -186,7 +186,6 @@ def _check_values(value: Any, depth: int) -> None:
         raise ValueError(f"a text in it is longer than {MAX_TEXT} characters")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number in it is not finite")
-
 
 
 def submit_question(
