@@ -28,7 +28,7 @@ class SimulatedOwners:
         seed: int = 0,
     ) -> None:
         self.names = list(tables)
-        self._sites = [
+        self.sites = [
             AnalysisSite(
                 question,
                 table,
@@ -43,10 +43,10 @@ class SimulatedOwners:
         ]
 
     def handle(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
-        return [self._sites[task.client].handle([task], site)[0] for task in tasks]
+        return [self.sites[task.client].handle([task], site)[0] for task in tasks]
 
     def federation(self, seed: int = 0) -> SimulatedFederation[None]:
-        owners = len(self._sites)
+        owners = len(self.sites)
         return SimulatedFederation(
             site=None,
             handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},

@@ -8,6 +8,7 @@ whole arrays at a time (`field_elements`) where MPyC draws them one by one, whic
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -86,7 +87,9 @@ def _without_side_effects() -> Iterator[None]:
     sys.argv = ["winnow", "--no-log", "--no-uvloop"]
     logging.getLogger().addHandler(quiet)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of names that numpy is going to drop
+            yield
     finally:
         logging.getLogger().removeHandler(quiet)
         sys.argv = argv
