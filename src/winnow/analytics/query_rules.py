@@ -7,6 +7,7 @@ from pydantic import Field
 from winnow.analytics.permissions import PERMISSIONS, Permission
 from winnow.core import Settings
 
+ANY = "*"
 Names = tuple[Annotated[str, Field(min_length=1, max_length=200)], ...]
 
 
@@ -18,7 +19,7 @@ class NoiseBudget(Settings):
 
 
 class QueryRule(Settings):
-    """One rule must allow all of a question. An empty list of people or tables means all of them."""
+    """One rule must allow all of a question. Tables that are left out, or "*", are all of them."""
 
     people: Names = ()
     organisations: Names = ()

@@ -5,7 +5,7 @@ and letters, and what it passes on wrongly does not fit.
 """
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,18 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.agreement import SERVER, Agreement, decode_statements, encode_statements
-from winnow.analytics.program import Step, Sum, local_vector, noise_share
+from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.learn.secure_randomness import secure_generator
+from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.shares.errors import SharesError
-from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.party import SecureStep, StepParty
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
+
+
+RESTARTED_STAGE = "restarted"
+"""The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
 
 
 class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,17 +69,20 @@ class AnalysisSite:
         submission: str,
         book: Callable[[], None],
         identities: SignsOnce,
+        on_match: Callable[[list[str]], object] = lambda identifiers: None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
+        `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
         """
         self._question, self._table, self._client = question, table, client
         self._terms = "" if table is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
+        self._on_match = on_match
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | None = None
+        self._party: StepParty | MatchParty | None = None
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -100,7 +108,7 @@ class AnalysisSite:
         terms = np.frombuffer(self._terms.encode(), np.uint8)
         return Reply(task=task, payload={"terms": {"json": terms}} if self._terms else {})
 
-    def _take_part(self, task: Task) -> Reply:
+    def _take_part(self, task: Task) -> Outcome:
         try:
             asked = msgspec.convert(task.settings, StepTask)
         except msgspec.ValidationError as error:
@@ -109,7 +117,7 @@ class AnalysisSite:
             self._attempt = asked.attempt
             return self._begin_step(task, asked.statements)
         if self._party is None or asked.attempt != self._attempt:
-            raise SharesError("this owner knows nothing of this attempt: it was restarted; the step has to begin again")
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
         letters = dict(task.peer_messages)
         if "letters" in task.payload:
             letters[SERVER] = np.asarray(task.payload["letters"]["server"]).tobytes()
@@ -123,11 +131,18 @@ class AnalysisSite:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
         self._identities.sign_once(self._client, step.digest, b"analysis" + run.number.to_bytes(4, "big"))
+        if isinstance(run.step, Match):
+            assert isinstance(step, MatchStep)
+            if self._rows is None:
+                raise SharesError("a helper has no identifiers to match")
+            self._party = MatchParty(step, self._client, run.step.local(self._rows))
+            return self._reply(task, self._party.first_letters())
+        assert isinstance(step, SecureStep)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
             alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
-            return self._opened(task, alone)
+            return self._opened(task, alone, {})
         self._party = StepParty(step, self._client, values)
         return self._reply(task, self._party.first_letters())
 
@@ -159,7 +174,7 @@ class AnalysisSite:
         declared = self._table.declaration.model_copy(update={"rows": agreement.terms.declaration.rows})
         return replace(self._table, declaration=declared).limited()
 
-    def _input(self, agreement: Agreement, step: Step, number: int) -> NDArray[Any]:
+    def _input(self, agreement: Agreement, step: NumberStep, number: int) -> NDArray[Any]:
         """What this owner puts into a step: from its rows, with its share of the noise."""
         assert self._rows is not None
         owner, owners = agreement.owners.index(self._client), len(agreement.owners)
@@ -173,13 +188,15 @@ class AnalysisSite:
     def _reply(self, task: Task, letters: dict[int, bytes]) -> Reply:
         assert self._party is not None
         if self._party.opened is not None:
-            return self._opened(task, self._party.opened)
+            if isinstance(self._party, MatchParty) and self._party.common is not None:
+                self._on_match(self._party.common)
+            return self._opened(task, self._party.opened, letters)
         to_server = letters.pop(SERVER, None)
         payload = {} if to_server is None else {"letters": {"server": np.frombuffer(to_server, np.uint8)}}
         return Reply(task=task, payload=payload, peer_messages=letters)
 
-    def _opened(self, task: Task, values: NDArray[Any]) -> Reply:
-        """The result, which this owner keeps once the server has it from all."""
+    def _opened(self, task: Task, values: NDArray[Any], letters: Mapping[int, bytes]) -> Reply:
+        """The result, which this owner keeps once the server has it from all; last letters go with it."""
         assert self._run is not None
         assert self._agreement is not None
         opened = encode_opened(values)
@@ -188,6 +205,7 @@ class AnalysisSite:
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
+            peer_messages=letters,
             new_client_state={"analysis": {"kept": np.frombuffer(msgspec.msgpack.encode(kept), np.uint8)}},
         )
 

@@ -5,22 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import pyarrow.compute as compute
-from pydantic import ValidationError
+from pyarrow import compute
 
-from winnow.analytics.query_rules import SIMULATION_RULE, QueryRule
+from winnow.analytics.query_rules import ANY, SIMULATION_RULE, QueryRule
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.read_rows import read_rows, with_sets
+from winnow.analytics.tables.parse_table import parse_table, validated
+from winnow.analytics.tables.read_rows import read_rows
 from winnow.analytics.tables.source import TableSource
-from winnow.config.config_errors import config_error
-from winnow.core import ConfigError, DataError, Settings, suggest
+from winnow.core import ConfigError, DataError, suggest
 from winnow.core.untrusted_text import one_line
 from winnow.data.file_formats import name_from_file
 
-S = TypeVar("S", bound=Settings)
 MAX_OWNERS = 100_000
 MAX_OWNER_NAME = 100
 
@@ -64,41 +62,11 @@ def load_federation(path: Path | str) -> FederationFile:
     if not isinstance(rules, list):
         raise ConfigError(f"{path}: queries is a list; write [[queries]]")
     queries = tuple(
-        _validated(QueryRule, rule, f"{path}: [[queries]] {number}") for number, rule in enumerate(rules, start=1)
+        validated(QueryRule, rule, f"{path}: [[queries]] {number}") for number, rule in enumerate(rules, start=1)
     )
     return FederationFile(
         path=path, tables={name: _table(name, table, path, queries) for name, table in tables.items()}
     )
-
-
-def parse_table(table: Mapping[str, Any], where: str) -> tuple[TableDeclaration, TableSource]:
-    """A [tables.NAME] section as its declaration and its source."""
-    known = {*TableDeclaration.model_fields, *TableSource.model_fields}
-    if unknown := [key for key in table if key not in known]:
-        raise ConfigError(f"{where} unknown key {one_line(unknown[0])}; {suggest(unknown[0], known)}")
-    columns = table.get("columns")
-    if not isinstance(columns, Mapping) or not columns:
-        raise ConfigError(f"{where} declares no columns; write a section columns with a level for each, such as "
-                          'age = "protected"')
-    declared = {
-        name: _validated(ColumnDeclaration, column, f"{where} column '{one_line(name)}'")
-        for name, column in columns.items()
-    }
-    rest = {key: value for key, value in table.items() if key in TableDeclaration.model_fields and key != "columns"}
-    place = {key: value for key, value in table.items() if key in TableSource.model_fields}
-    declaration = _validated(TableDeclaration, {**rest, "columns": declared}, where)
-    source = _validated(TableSource, place, where)
-    try:
-        return with_sets(declaration, source), source
-    except ConfigError as error:
-        raise ConfigError(f"{where} {error}") from error
-
-
-def _validated(schema: type[S], given: Any, where: str) -> S:
-    try:
-        return schema.model_validate(given)
-    except ValidationError as error:
-        raise config_error(error, where, schema, given if isinstance(given, Mapping) else {}) from error
 
 
 def _table(name: str, table: Mapping[str, Any], path: Path, queries: tuple[QueryRule, ...]) -> FederatedTable:
@@ -108,7 +76,7 @@ def _table(name: str, table: Mapping[str, Any], path: Path, queries: tuple[Query
         source = source.absolute(path.parent)
     except ConfigError as error:
         raise ConfigError(f"{where} {error}") from error
-    rules = tuple(rule for rule in queries if not rule.tables or name in rule.tables)
+    rules = tuple(rule for rule in queries if not rule.tables or {ANY, name} & {*rule.tables})
     return FederatedTable(
         name=name,
         declaration=declaration,
@@ -143,8 +111,10 @@ def _divided(source: TableSource, owner: str, declaration: TableDeclaration) -> 
     if len(distinct) > MAX_OWNERS:
         raise DataError(f"column '{owner}' names {len(distinct):,} owners; at most {MAX_OWNERS:,} are possible")
     if odd := [each for each in distinct if len(each) > MAX_OWNER_NAME or not each.isprintable()]:
-        raise DataError(f"column '{owner}': an owner's name must be at most {MAX_OWNER_NAME} printable letters, and "
-                        f"one is {one_line(odd[0])[:40]!r}")
+        raise DataError(
+            f"column '{owner}': an owner's name must be at most {MAX_OWNER_NAME} printable letters, and "
+            f"one is {one_line(odd[0])[:40]!r}"
+        )
 
     @cache
     def everything() -> OwnerTable:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as arrow
-import pyarrow.compute as compute
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError

@@ -41,9 +41,8 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         present = database.execute(
-            "SELECT schema_name, name, columns FROM ("
-            "  SELECT table_schema AS schema_name, table_name AS name, list(column_name ORDER BY ordinal_position) AS columns"
-            "  FROM information_schema.columns WHERE table_catalog = 'source' GROUP BY ALL)"
+            "SELECT table_schema, table_name, list(column_name ORDER BY ordinal_position)"
+            " FROM information_schema.columns WHERE table_catalog = 'source' GROUP BY ALL"
         ).fetchall()
         tables = {(each[0], each[1]): each[2] for each in present}
         if (schema, name) not in tables:
@@ -51,8 +50,8 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
         check_names(tables[schema, name], columns, where)
         wanted = ", ".join(map(_identifier, columns))
         try:
-            result = database.execute(f"SELECT {wanted} FROM source.{_identifier(schema)}.{_identifier(name)}")  # noqa: S608
-            return result.to_arrow_table()
+            rows = database.sql(f"SELECT {wanted} FROM source.{_identifier(schema)}.{_identifier(name)}")  # noqa: S608
+            return rows.to_arrow_table()
         except duckdb.Error as error:
             raise DataError(f"{where} cannot be read ({type(error).__name__})") from error
 
@@ -80,7 +79,7 @@ def _read_postgresql(url: str, table: str, columns: Sequence[str]) -> arrow.Tabl
             where = f"{place}, table {one_line(table)}"
             check_names(list(types), columns, where)
             readers = [_reader(types[each], each, where) for each in columns]
-            query = select(*map(column, columns)).select_from(table_clause(name, schema=schema))
+            query: Any = select(*map(column, columns)).select_from(table_clause(name, schema=schema))
             rows = iter(connection.execute(query))
             batches = iter(lambda: list(islice(rows, FETCH_ROWS)), [])
             chunks = [
@@ -107,7 +106,7 @@ def _reader(kind: Any, name: str, where: str) -> Callable[[list[Any]], arrow.Arr
         return lambda cells: arrow.array(cells, arrow.bool_())
     if isinstance(kind, types.Integer):
         return lambda cells: arrow.array(cells, arrow.int64())
-    if isinstance(kind, types.Numeric):
+    if isinstance(kind, types.Numeric | types.Float):
         return lambda cells: arrow.array([None if each is None else float(each) for each in cells], arrow.float64())
     if isinstance(kind, types.Date):
         return lambda cells: arrow.array(cells, arrow.date32())

@@ -8,11 +8,20 @@ from pathlib import Path
 import pyarrow as arrow
 
 from winnow.core import DataError, suggest
+from winnow.core.join_names import counted
 from winnow.core.untrusted_text import one_line
 
 COLUMNS_SHOWN = 12
 BLOCK_BYTES = 1 << 24
 """No row of a CSV file may be longer."""
+
+
+class UnknownColumnError(DataError):
+    """A declared column is not there. The text names columns that are, declared or not."""
+
+    def __init__(self, column: str, text: str) -> None:
+        super().__init__(text)
+        self.column = column
 
 
 def read_file(path: Path, columns: Sequence[str]) -> arrow.Table:
@@ -34,7 +43,8 @@ def check_names(present: Sequence[str], columns: Sequence[str], where: str) -> N
     shown = [one_line(name) for name in present]
     for name in columns:
         if name not in present:
-            raise DataError(f"{where} has no column '{name}'; {suggest(name, shown, at_most=COLUMNS_SHOWN)}")
+            instead = suggest(name, shown, at_most=COLUMNS_SHOWN)
+            raise UnknownColumnError(name, f"{where} has no column '{name}'; {instead}")
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> arrow.Table:
@@ -79,7 +89,9 @@ def _read_csv(path: Path, columns: Sequence[str]) -> arrow.Table:
     except arrow.ArrowInvalid as error:  # its text may quote a row
         if wrong:
             row, cells = wrong[0]
-            raise DataError(f"{where}: data row {row - 1:,} has {cells} cells but the header has {len(names)}") from None
+            raise DataError(
+                f"{where}: data row {row - 1:,} has {counted(cells, 'cell')} but the header has {len(names)}"
+            ) from None
         if "UTF8" in str(error):
             raise DataError(f"{where} is not UTF-8 text; save it as UTF-8 CSV") from None
         if "Empty CSV" in str(error):

@@ -1,35 +1,35 @@
 """The declared rows of a source: typed, with no column that the declaration does not name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as arrow
 
-from winnow.analytics.tables.declaration import SET_COLUMN, ColumnDeclaration, TableDeclaration
+from winnow.analytics.tables.declaration import SET_COLUMN, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.analytics.tables.parse_table import parse_table
 from winnow.analytics.tables.read_databases import read_database
-from winnow.analytics.tables.read_files import read_file
+from winnow.analytics.tables.read_files import UnknownColumnError, read_file
 from winnow.analytics.tables.source import TableSource
 from winnow.analytics.tables.typed_columns import typed_column
-from winnow.core import ConfigError
+from winnow.core import DataError
 from winnow.core.untrusted_text import one_line
 
 
-def with_sets(declaration: TableDeclaration, source: TableSource) -> TableDeclaration:
-    """The declaration with the column that tells the sets apart, where there are any."""
-    if source.sets is None:
-        return declaration
-    if SET_COLUMN in declaration.columns:
-        raise ConfigError(f"a column '{SET_COLUMN}' is declared, and sets adds one of that name; rename the column")
-    column = ColumnDeclaration(level="public", type="text", values=tuple(source.sets))
-    return declaration.model_copy(update={"columns": {**declaration.columns, SET_COLUMN: column}})
-
-
 def read_rows(source: TableSource, declaration: TableDeclaration) -> OwnerTable:
-    """All rows of a source with absolute paths, as one owner's."""
-    declaration = with_sets(declaration, source)
+    """All rows of a source with absolute paths, as one owner's; the declaration has the column of its sets."""
     names = [name for name in declaration.columns if not (source.sets and name == SET_COLUMN)]
     return typed_table(declaration, _parts(source, names))
+
+
+def read_site_table(name: str, section: Mapping[str, Any]) -> OwnerTable:
+    """The rows of a site's own table. What it says goes to others: it names no column that is not declared."""
+    declaration, source = parse_table(section, f"table {name}:")
+    try:
+        return read_rows(source, declaration)
+    except UnknownColumnError as error:
+        raise DataError(f"table {name} lacks column '{error.column}', which its site declares; run its check") from None
 
 
 def typed_table(declaration: TableDeclaration, parts: Sequence[tuple[str, arrow.Table]]) -> OwnerTable:
@@ -51,7 +51,9 @@ def _parts(source: TableSource, names: Sequence[str]) -> list[tuple[str, arrow.T
     if source.url is not None and source.table is not None:
         return [(f"table {one_line(source.table)}", read_database(source.url, source.table, names))]
     if source.sets is not None:
-        return [(one_line(place), _with_set(read_file(Path(place), names), name)) for name, place in source.sets.items()]
+        return [
+            (one_line(place), _with_set(read_file(Path(place), names), name)) for name, place in source.sets.items()
+        ]
     return [(one_line(place), read_file(Path(place), names)) for place in source.places]
 
 

@@ -15,7 +15,7 @@ Place = Annotated[str, Field(min_length=1, max_length=4000)]
 
 
 class TableSource(Settings):
-    """One of: a `file`; `files`, one an owner; `sets`, a file by the name of each set; a `table` of a database at `url`.
+    """One of: `file`; `files`, one an owner; `sets`, a file by the name of each set; `table` of the database at `url`.
 
     `owner` is the column that says whose row it is: it divides one table among simulated owners.
     """

@@ -5,16 +5,16 @@ words for a missing value (NA, null, NaN, …) are missing too. No message quote
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as arrow
-import pyarrow.compute as compute
+from pyarrow import compute
 
 from winnow.analytics.tables.declaration import ColumnDeclaration, ColumnType
 from winnow.core import DataError
 from winnow.data.tables import MISSING, ROWS_LOOKED_AT
 
-Cells = arrow.ChunkedArray
+Cells: TypeAlias = arrow.ChunkedArray
 ARROW_TYPES: dict[ColumnType, arrow.DataType] = {
     "number": arrow.float64(),
     "integer": arrow.int64(),
@@ -36,6 +36,7 @@ PLURALS: dict[ColumnType, str] = {
     "date": "dates",
     "boolean": "true or false",
 }
+NOT_WHOLE = "a number that is not whole, or too large"
 _WORDS = arrow.array([each for each in MISSING if each])
 _TRUE, _FALSE = arrow.array(["true", "t", "1"]), arrow.array(["false", "f", "0"])
 _MAX_EXACT = 2.0**53
@@ -56,10 +57,12 @@ def typed_column(cells: Cells, column: ColumnDeclaration, name: str, where: str)
     except arrow.ArrowInvalid:
         row = _first_fault(cells, convert)
         held = _kind_of_cell(cells, row, kind)
-        other = f"not {KINDS[kind]}" if declared else f"and rows before it hold {PLURALS[kind]}"
+        if held in KINDS.values():
+            held += f", not {KINDS[kind]}" if declared else f", and rows before it hold {PLURALS[kind]}"
+        fitting = "number" if held == NOT_WHOLE else "text"
         raise DataError(
-            f"{where}: column '{name}', data row {row + 1:,} holds {held}, {other}; "
-            'correct the row, or declare the column with type = "text"'
+            f"{where}: column '{name}', data row {row + 1:,} holds {held}; "
+            f'correct the row, or declare the column with type = "{fitting}"'
         ) from None
 
 
@@ -238,5 +241,5 @@ def _kind_of_cell(cells: Cells, row: int, wanted: ColumnType) -> str:
     kind = _type_of_first(cell)
     if wanted in ("number", "integer") and kind == "number":
         number = _without_words(cell).cast(arrow.float64()) if arrow.types.is_string(cell.type) else cell
-        return "a number that is not whole, or too large," if compute.is_finite(number)[0].as_py() else "an infinite number"
+        return NOT_WHOLE if compute.is_finite(number)[0].as_py() else "an infinite number"
     return KINDS[kind or "text"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import tomli_w
 
 from winnow.config.resolve import resolve
@@ -16,10 +15,9 @@ from winnow.config.schema import Experiment
 from winnow.core import ConfigError
 from winnow.core.split_factory_path import split_factory
 from winnow.data import DataSettings
+from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.peer_identity import utc_now
-from winnow.deploy.trust.signing import sign
 from winnow.experiment.build_simulation import data_settings_for
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
@@ -68,13 +66,6 @@ def describe_job(source: str | Path, **options: Any) -> JobDescription:
     if given:
         raise ConfigError(f"{source} is a program; pass {', '.join(given)} to winnow.run inside it instead")
     return _of_program(Path(source))
-
-
-def sign_bundle(kit: Kit, bundle: Bundle) -> Bundle:
-    """The bundle with this person's signature."""
-    dated = msgspec.structs.replace(bundle, issued=utc_now().timestamp())
-    signature = sign(kit, dated.signed)
-    return msgspec.structs.replace(dated, certificate=signature.certificate, signature=signature.value)
 
 
 def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> JobDescription:

@@ -84,7 +84,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return None
         section = self.settings().get("question")
         if not isinstance(section, Mapping):
-            raise ConfigError(f"the job is of kind {kind!r}, and has no [question] section")
+            raise ConfigError(f"the job is of kind {str(kind)[:80]!r}, and has no [question] section")
         return {**section, "kind": kind}
 
     def write_files(self, folder: Path) -> None:
@@ -135,10 +135,11 @@ def _check_question(bundle: Bundle) -> None:
     question = bundle.question
     if question is None:
         return
-    if question["kind"] not in QUESTION_KINDS:
-        raise ConfigError(f"[job] kind = {question['kind']!r} is unknown; {suggest(str(question['kind']), QUESTION_KINDS)}")
+    kind = str(question["kind"])[:80]
+    if kind not in QUESTION_KINDS:
+        raise ConfigError(f"[job] kind = {kind!r} is unknown; {suggest(kind, QUESTION_KINDS)}")
     if bundle.files or bundle.main or bundle.named_code:
-        raise ConfigError(f"a job of kind {question['kind']!r} has no code of its own; this bundle contains files")
+        raise ConfigError(f"a job of kind {kind!r} has no code of its own; this bundle contains or names files")
     if question.get("table") != bundle.data_name:
         raise ConfigError("[question] table and [data] name differ; they name the same table")
 

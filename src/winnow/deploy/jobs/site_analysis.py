@@ -5,8 +5,7 @@ from functools import cache
 
 from winnow.analytics.question import QueryTerms, Question
 from winnow.analytics.site import AnalysisSite
-from winnow.analytics.tables.federation_file import parse_table
-from winnow.analytics.tables.read_rows import read_rows
+from winnow.analytics.tables.read_rows import read_site_table
 from winnow.analytics.tasks import ANALYSIS_STEP
 from winnow.core import ConfigError
 from winnow.deploy.jobs.ipc_messages import PrepareJob
@@ -29,7 +28,7 @@ def analysis_handlers(
     told = prepare.question
     if told is None:
         raise ConfigError("this site has no rule for questions")
-    table = read_rows(*reversed(parse_table(prepare.data, f"table {question.table}:")))
+    table = read_site_table(question.table, prepare.data)
     terms = QueryTerms(
         declaration=table.declaration,
         minimum=told.minimum,

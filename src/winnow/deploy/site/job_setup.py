@@ -83,6 +83,7 @@ class JobSetup:
             limits=context.resources.allocate(self._job, deploy.resources),
             worker=context.worker,
             output_filter=context.output_filter,
+            launch=None if self._question is None else context.warm_worker.launch,
             noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
@@ -158,7 +159,8 @@ class JobSetup:
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
         """The table by which the worker reads the data."""
         if terms.rule is not None:
-            return self._context.config.tables[terms.data].worker_table()
+            table = self._context.config.tables[terms.data]
+            return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
             return source.worker_table()

@@ -151,7 +151,7 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Quer
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
     if question.epsilon is None:
-        return _denied(f"table {question.table!r} is answered to {author} with noise only here; set epsilon (--epsilon)")
+        return _denied(f"questions about table {question.table!r} are answered with noise only here; add --epsilon")
     delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
     return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
 
