@@ -41,7 +41,14 @@ def ask(
         ).values
     from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
 
-    return ask_simulated(question, Path(federation or FEDERATION_FILE), owners=owners, on_event=on_event, folder=place)
+    return ask_simulated(
+        question,
+        Path(federation or FEDERATION_FILE),
+        owners=owners,
+        folder=place,
+        on_event=on_event,
+        on_match=on_match,
+    )
 
 
 def stats(
