@@ -47,7 +47,7 @@ class Letters:
         for number in range({EXCHANGES + WARM_UP}):
             begun = time.perf_counter()
             tasks = [
-                Task(name="{{name}}", client=client, round=1, version=0, settings=number, peer_messages=letters.get(client, {{}}))
+                Task(name="write", client=client, round=1, version=0, settings=number, peer_messages=letters.get(client, {{}}))
                 for client in range({SITES})
             ]
             replies = wait(federation.dispatch(tasks))
@@ -64,7 +64,7 @@ class Letters:
         pass
 
 
-winnow.run_workflow(Letters(), {{"{{name}}": write}}, data="numbers")
+winnow.run_workflow(Letters(), {{"write": write}}, data="numbers", volatile=["write"])
 '''
 
 
@@ -76,7 +76,7 @@ def measure() -> list[Row]:
 def exchanges() -> list[float]:
     with tempfile.TemporaryDirectory(prefix="winnow-bench-") as name, world(Path(name), SITES) as here:
         program = here.folder / "letters.py"
-        program.write_text(PROGRAM.replace("{name}", "write"))
+        program.write_text(PROGRAM)
         job = here.connection.submit(program, min_sites=SITES)
         job.wait(PATIENCE)
         (line,) = [line.text for line in job.lines(follow=False) if line.text.startswith("[0.")]
