@@ -1,18 +1,21 @@
 """Declarations of tables, in federation files and compared between owners."""
 
+import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winnow.analytics.query_rules import SIMULATION_RULE
+from winnow.analytics.permissions import PERMISSIONS
+from winnow.analytics.query_rules import SIMULATION_RULE, QueryRule
 from winnow.analytics.tables.compare_declarations import declaration_digest, merge_declarations
-from winnow.analytics.tables.declaration import LEVELS, TableDeclaration
+from winnow.analytics.tables.declaration import LEVELS, ColumnDeclaration, ColumnType, Level, TableDeclaration
 from winnow.analytics.tables.federation_file import load_federation
+from winnow.analytics.tables.source import TableSource
 from winnow.core import ConfigError, WinnowError
 
 STAYS = """hospital,ward,age,patient,secret
@@ -221,3 +224,16 @@ def test_digests_do_not_depend_on_order() -> None:
     assert declaration_digest(declared(a="public", b=AGE)) == declaration_digest(declared(b=AGE, a="public"))
     again = TableDeclaration.model_validate_json(declared(a="public", b=AGE).model_dump_json())
     assert declaration_digest(again) == declaration_digest(declared(a="public", b=AGE))
+
+
+def test_the_page_names_every_key_and_its_default() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "tables.md").read_text("utf-8")
+    for group in (ColumnDeclaration, TableDeclaration, TableSource, QueryRule):
+        for key, field in group.model_fields.items():
+            if key == "columns":
+                continue
+            assert re.search(rf"^\| [^|]*`{key}`", page, flags=re.MULTILINE), key
+            if isinstance(field.default, bool | int):
+                assert re.search(rf"^\| `{key}` \| `{json.dumps(field.default)}` \|", page, flags=re.MULTILINE), key
+    words = {*get_args(Level), *get_args(ColumnType), *PERMISSIONS}
+    assert all(f'`"{word}"`' in page for word in words)

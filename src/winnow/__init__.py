@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
-    from winnow.questions import fit, intersect, load_fit
+    from winnow.questions import fit, intersect, load_fit, stats
 
     __version__: str
 
@@ -42,6 +42,7 @@ __all__ = [
     "load_fit",
     "run",
     "run_workflow",
+    "stats",
 ]
 
 _HOMES = {
@@ -61,6 +62,7 @@ _HOMES = {
     "load": "winnow.api",
     "load_fit": "winnow.questions",
     "run": "winnow.api",
+    "stats": "winnow.questions",
 }
 
 

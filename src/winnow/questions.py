@@ -9,6 +9,7 @@ from winnow.core import AnyEvent, ConfigError
 if TYPE_CHECKING:
     from winnow.analytics.fit.fitted_model import FittedModel
     from winnow.analytics.question import Answer, Question
+    from winnow.analytics.stats.report import StatisticsReport
 
 FEDERATION_FILE = "federation.toml"
 
@@ -40,7 +41,43 @@ def ask(
         ).values
     from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
 
-    return ask_simulated(question, Path(federation or FEDERATION_FILE), owners=owners, on_event=on_event, folder=place)
+    return ask_simulated(
+        question,
+        Path(federation or FEDERATION_FILE),
+        owners=owners,
+        folder=place,
+        on_event=on_event,
+        on_match=on_match,
+    )
+
+
+def stats(
+    table: str | None = None,
+    federation: str | Path | None = None,
+    *,
+    by: str | Sequence[str] = (),
+    columns: Sequence[str] = (),
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> "StatisticsReport":
+    """Statistics of a table whose rows several owners hold.
+
+    table       its name; not needed where the federation file has one table
+    federation  a federation file with simulated owners; default federation.toml
+    by          a column with listed values, or several: everything by group, too
+    kit         your kit: the question goes to the owners of a real federation
+    settings    histograms=20, quantiles=[0.05, 0.5, 0.95], correlation=True, tests=["t:age,sex"], per_owner=True,
+                epsilon=1.0, delta=1e-6, histogram_range="quantiles"
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
+
+    name = table if table is not None else only_table(federation, kit)
+    groups = (by,) if isinstance(by, str) else tuple(by)
+    question = read_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
+    return StatisticsReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
 def fit(

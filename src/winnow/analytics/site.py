@@ -148,7 +148,7 @@ class AnalysisSite:
 
     def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
         """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""
-        kept = _kept_state(task.client_state)
+        kept = _read_kept(task.client_state)
         if kept is not None and kept.statements != statements:
             raise SharesError("the server changed the owners' terms after the first step")
         if self._agreement is None or encode_statements(self._agreement.statements) != statements:
@@ -199,18 +199,23 @@ class AnalysisSite:
         """The result, which this owner keeps once the server has it from all; last letters go with it."""
         assert self._run is not None
         assert self._agreement is not None
-        opened = encode_opened(values)
-        kept = KeptState(statements=encode_statements(self._agreement.statements), opened=[*self._run.opened, opened])
+        opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
         self._party = None
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
             peer_messages=letters,
-            new_client_state={"analysis": {"kept": np.frombuffer(msgspec.msgpack.encode(kept), np.uint8)}},
+            new_client_state=kept_state(statements, [*self._run.opened, opened]),
         )
 
 
-def _kept_state(state: Payload) -> KeptState | None:
+def kept_state(statements: str, opened: list[bytes]) -> Payload:
+    """What an owner keeps after a step."""
+    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened))
+    return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
+
+
+def _read_kept(state: Payload) -> KeptState | None:
     if "analysis" not in state:
         return None
     try:

@@ -34,6 +34,7 @@ from winnow.cli.runs import runs
 from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
+from winnow.cli.stats import stats
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.version import print_version, version
 
@@ -96,6 +97,14 @@ app.command(
     epilog=_examples("winnow explain demo --set collect.name=secure", "winnow explain runs/mine"),
 )(explain)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow runs", "winnow runs runs/compare-demo"))(runs)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow stats people --in federation.toml --by sex --histograms 20 --correlation --out people.html",
+        "winnow stats people --test t:age,sex --test chi2:sex,ward",
+        "winnow stats people --kit kits/ana --epsilon 1.0",
+    ),
+)(stats)
 app.command(
     rich_help_panel=QUESTIONS,
     epilog=_examples(

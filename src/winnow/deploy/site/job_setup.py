@@ -83,6 +83,7 @@ class JobSetup:
             limits=context.resources.allocate(self._job, deploy.resources),
             worker=context.worker,
             output_filter=context.output_filter,
+            launch=None if self._question is None else context.warm_worker.launch,
             noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
