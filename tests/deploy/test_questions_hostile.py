@@ -233,13 +233,18 @@ def test_a_bundle_that_is_no_question_is_one_line(
     server: Asking, change: tuple[str, str], files: dict[str, str], says: str
 ) -> None:
     config = question_config(QUESTION, {}).replace(*change)
-    bundle = msgspec.msgpack.encode(Bundle(config=config, files={name: b"" for name in files}))
+    bundle = msgspec.msgpack.encode(Bundle(config=config, files=dict.fromkeys(files, b"")))
     with pytest.raises(ConfigError) as error:
-        job = read_bundle(bundle)
-        read_job_spec(job)
-        read_question(job.question or {})
+        _read(bundle)
     assert str(error.value).startswith(says)
     assert "\n" not in str(error.value)
+
+
+def _read(bundle: bytes) -> None:
+    """As a server does, and then a site."""
+    job = read_bundle(bundle)
+    read_job_spec(job)
+    read_question(job.question or {})
 
 
 def test_nothing_leaves_a_worker_that_has_not_booked(server: Asking, tmp_path: Path) -> None:
