@@ -21,6 +21,7 @@ from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.learn.secure_randomness import secure_generator
+from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep, StepParty
@@ -138,6 +139,7 @@ class AnalysisSite:
             self._party = MatchParty(step, self._client, run.step.local(self._rows))
             return self._reply(task, self._party.first_letters())
         assert isinstance(step, SecureStep)
+        self._fix_step(run.number, step.digest)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
@@ -145,6 +147,17 @@ class AnalysisSite:
             return self._opened(task, alone, {})
         self._party = StepParty(step, self._client, values)
         return self._reply(task, self._party.first_letters())
+
+    def _fix_step(self, number: int, digest: bytes) -> None:
+        """A step is computed on one set of inputs for ever: on two, equal noise would cancel out, and other noise would
+        average out.
+        """
+        try:
+            self._identities.sign_once(self._client, digest, b"analysis" + number.to_bytes(4, "big"))
+        except ProtocolError as error:
+            raise SharesError(
+                f"step {number} of this question was begun with other owners, terms or results"
+            ) from error
 
     def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
         """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""
