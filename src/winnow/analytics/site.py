@@ -131,7 +131,7 @@ class AnalysisSite:
         if run.step is None:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
-        self._identities.sign_once(self._client, step.digest, b"analysis" + run.number.to_bytes(4, "big"))
+        self._fix_step(run.number, step.digest)
         if isinstance(run.step, Match):
             assert isinstance(step, MatchStep)
             if self._rows is None:
@@ -139,7 +139,6 @@ class AnalysisSite:
             self._party = MatchParty(step, self._client, run.step.local(self._rows))
             return self._reply(task, self._party.first_letters())
         assert isinstance(step, SecureStep)
-        self._fix_step(run.number, step.digest)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
