@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
-    from winnow.questions import fit, load_fit
+    from winnow.questions import fit, intersect, load_fit, stats
 
     __version__: str
 
@@ -37,10 +37,12 @@ __all__ = [
     "connect",
     "data",
     "fit",
+    "intersect",
     "load",
     "load_fit",
     "run",
     "run_workflow",
+    "stats",
 ]
 
 _HOMES = {
@@ -56,9 +58,11 @@ _HOMES = {
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
     "fit": "winnow.questions",
+    "intersect": "winnow.questions",
     "load": "winnow.api",
     "load_fit": "winnow.questions",
     "run": "winnow.api",
+    "stats": "winnow.questions",
 }
 
 

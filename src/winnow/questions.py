@@ -9,6 +9,7 @@ from winnow.core import AnyEvent, ConfigError
 if TYPE_CHECKING:
     from winnow.analytics.fit.fitted_model import FittedModel
     from winnow.analytics.question import Answer, Question
+    from winnow.analytics.stats.report import StatisticsReport
 
 FEDERATION_FILE = "federation.toml"
 
@@ -22,23 +23,61 @@ def ask(
     folder: str | Path | None = None,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
     on_line: Callable[[str], object] = lambda line: None,
+    on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
 ) -> "Answer":
     """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.
 
     `owners` restricts it to some; `folder` keeps the run, and a run that is there is continued or read.
+    `on_match` gets what simulated owners learn in a set intersection; real ones keep it to themselves.
     """
     if federation is not None and kit is not None:
         raise ConfigError("name a federation file or a kit, not both")
     place = None if folder is None else Path(folder)
     if kit is not None:
-        from winnow.deploy.client.questions import submit_question  # noqa: PLC0415 - simulations need no deployment
+        from winnow.deploy.client.submit_question import submit_question  # noqa: PLC0415 - simulations need no deployment
 
         return submit_question(
             Path(kit), question, owners=owners, on_event=on_event, on_line=on_line, folder=place
         ).values
     from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
 
-    return ask_simulated(question, Path(federation or FEDERATION_FILE), owners=owners, on_event=on_event, folder=place)
+    return ask_simulated(
+        question,
+        Path(federation or FEDERATION_FILE),
+        owners=owners,
+        folder=place,
+        on_event=on_event,
+        on_match=on_match,
+    )
+
+
+def stats(
+    table: str | None = None,
+    federation: str | Path | None = None,
+    *,
+    by: str | Sequence[str] = (),
+    columns: Sequence[str] = (),
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> "StatisticsReport":
+    """Statistics of a table whose rows several owners hold.
+
+    table       its name; not needed where the federation file has one table
+    federation  a federation file with simulated owners; default federation.toml
+    by          a column with listed values, or several: everything by group, too
+    kit         your kit: the question goes to the owners of a real federation
+    settings    histograms=20, quantiles=[0.05, 0.5, 0.95], correlation=True, tests=["t:age,sex"], per_owner=True,
+                epsilon=1.0, delta=1e-6, histogram_range="quantiles"
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
+
+    name = table if table is not None else only_table(federation, kit)
+    groups = (by,) if isinstance(by, str) else tuple(by)
+    question = read_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
+    return StatisticsReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
 def fit(
@@ -68,6 +107,30 @@ def fit(
     given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
     question = read_question({key: value for key, value in given.items() if value is not None})
     return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def intersect(
+    table: str,
+    key: str,
+    federation: str | Path | None = None,
+    *,
+    between: Sequence[str] = (),
+    kit: str | Path | None = None,
+    reveal: str = "intersection",
+    share: bool = False,
+    folder: str | Path | None = None,
+) -> int | None:
+    """How many keys owners have in common; None if they are fewer than the owners' minimum.
+
+    The first of `between` learns which (unless reveal="size"), with `share` the others do, too.
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+
+    given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
+    question = read_question({**given, "share": share})
+    answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
+    size: int | None = answer["size"]
+    return size
 
 
 def load_fit(path: str | Path) -> "FittedModel":

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from winnow.analytics.program import Compare, Step, opened_length, thresholds_of
+from winnow.analytics.program import Compare, Match, Step, opened_length, thresholds_of
 from winnow.analytics.program_run import ProgramRun
 from winnow.analytics.question import Answer, MergedTerms, QueryTerms, Question, merge_terms
 from winnow.core import ConfigError
 from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
+from winnow.privacy.set_intersection.match_party import MatchStep
 from winnow.privacy.shares.party import SecureStep
 
 SERVER = -1
@@ -79,10 +80,19 @@ class Agreement:
         """The question's program, as far as it was answered."""
         return ProgramRun(self.question.program(self.terms), len(self.owners), opened)
 
-    def secure_step(self, run: ProgramRun[Answer]) -> SecureStep:
+    def secure_step(self, run: ProgramRun[Answer]) -> SecureStep | MatchStep:
         """The program's present step, as the parties compute it."""
         step, owners = run.step, len(self.owners)
         assert step is not None
+        if isinstance(step, Match):
+            return MatchStep(
+                digest=self._digest(step, run.opened),
+                everybody=self.owners,
+                parties=tuple(self.owners[place] for place in step.parties),
+                reveal=step.reveal,
+                share=step.share,
+                minimum=step.minimum,
+            )
         return SecureStep(
             digest=self._digest(step, run.opened),
             owners=self.owners,
@@ -100,9 +110,15 @@ class Agreement:
             self.question.model_dump_json(),
             encode_statements(self.statements),
             list(opened),
-            (step.label, type(step).__name__, step.length, step.bits, step.per_owner, _bytes(asked)),
+            (step.label, type(step).__name__, step.length, step.per_owner, _bytes(asked), *_details(step)),
         )
         return sha256(msgspec.msgpack.encode(agreed)).digest()
+
+
+def _details(step: Step) -> tuple[object, ...]:
+    if isinstance(step, Match):
+        return (step.parties, step.reveal, step.share, step.minimum)
+    return (step.bits,)
 
 
 def _bytes(values: NDArray[np.int64]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import sqrt
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,27 @@ class Compare:
         return len(self.thresholds)
 
 
-Step: TypeAlias = Sum | Compare
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """Finds what owners have in common by set intersection. Opens whether it is `minimum` or more, and how many.
+
+    `parties` are places of owners: the first of them learns which (unless `reveal` is "size"), and with `share` the
+    others, too.
+    """
+
+    label: str
+    local: Callable[["OwnerTable"], list[str]]
+    parties: tuple[int, ...]
+    minimum: int
+    reveal: Literal["intersection", "size"] = "intersection"
+    share: bool = False
+
+    length: ClassVar[int] = 2
+    per_owner: ClassVar[bool] = False
+
+
+NumberStep: TypeAlias = Sum | Compare
+Step: TypeAlias = NumberStep | Match
 Program: TypeAlias = Generator[Step, Opened, T]
 
 
@@ -92,7 +112,7 @@ def thresholds_of(step: Compare, owners: int) -> NDArray[np.int64]:
     return np.tile(step.thresholds, owners) if step.per_owner else step.thresholds
 
 
-def local_vector(step: Step, table: "OwnerTable", owner: int, owners: int) -> NDArray[np.int64]:
+def local_vector(step: NumberStep, table: "OwnerTable", owner: int, owners: int) -> NDArray[np.int64]:
     """What the owner with this number puts into a step: in a place of its own where the step is by owner."""
     values = np.asarray(step.local(table), dtype=np.int64)
     if values.shape != (step.length,) or np.any(np.abs(values) >= 1 << step.bits):
@@ -105,7 +125,7 @@ def local_vector(step: Step, table: "OwnerTable", owner: int, owners: int) -> ND
     return placed.reshape(-1)
 
 
-def noise_share(step: Step, owners: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def noise_share(step: NumberStep, owners: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """An owner's share of a step's noise."""
     length = opened_length(step, owners)
     if isinstance(step, Compare) or step.noise is None:
@@ -115,15 +135,28 @@ def noise_share(step: Step, owners: int, rng: np.random.Generator) -> NDArray[np
 
 def run_plain(program: Callable[[], Program[T]], tables: "Sequence[OwnerTable]", seed: int = 0) -> T:
     """The answer without any protection: what every other way of running a program is compared with."""
-    running, owners = program(), len(tables)
+    running = program()
     try:
         step = next(running)
         for number in count():
-            parts = [local_vector(step, table, owner, owners) for owner, table in enumerate(tables)]
-            parts += [noise_share(step, owners, stream(seed, "noise", number, owner)) for owner in range(owners)]
-            total = sum((part.astype(object) for part in parts), np.zeros(opened_length(step, owners), object))
-            opened = total if isinstance(step, Sum) else (total >= thresholds_of(step, owners)).astype(bool)
+            opened = _matched(step, tables) if isinstance(step, Match) else _computed(step, tables, seed, number)
             step = running.send(opened)
     except StopIteration as stop:
         answer: T = stop.value
         return answer
+    raise AssertionError
+
+
+def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:
+    owners = len(tables)
+    parts = [local_vector(step, table, owner, owners) for owner, table in enumerate(tables)]
+    parts += [noise_share(step, owners, stream(seed, "noise", number, owner)) for owner in range(owners)]
+    total: Opened = sum((part.astype(object) for part in parts), np.zeros(opened_length(step, owners), object))
+    return total if isinstance(step, Sum) else (total >= thresholds_of(step, owners)).astype(bool)
+
+
+def _matched(step: Match, tables: "Sequence[OwnerTable]") -> Opened:
+    lists = [{*step.local(tables[place])} for place in step.parties]
+    size = len(lists[0].intersection(*lists[1:]))
+    enough = size >= step.minimum
+    return np.array([int(enough), size if enough else 0], dtype=object)

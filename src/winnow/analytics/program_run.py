@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from winnow.analytics.program import Opened, Program, Step, Sum, opened_length
+from winnow.analytics.program import Compare, Opened, Program, Step, opened_length
 from winnow.core import WinnowError
 
 T = TypeVar("T")
@@ -54,10 +54,10 @@ def encode_opened(opened: Opened) -> bytes:
 
 
 def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
-    width, length = NUMBER_BYTES if isinstance(step, Sum) else 1, opened_length(step, owners)
+    width, length = 1 if isinstance(step, Compare) else NUMBER_BYTES, opened_length(step, owners)
     if len(data) != width * length:
         raise WinnowError(f"the result of step {step.label!r} has {len(data)} bytes; {width * length} were expected")
-    if isinstance(step, Sum):
+    if not isinstance(step, Compare):
         numbers: list[Any] = [
             int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)
         ]

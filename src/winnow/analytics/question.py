@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from winnow.analytics.permissions import Permission
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.config.config_errors import config_error
 from winnow.core import ConfigError, Settings, suggest
 from winnow.privacy.concentrated_privacy import rho_of
 
@@ -25,6 +26,7 @@ Answer: TypeAlias = dict[str, Any]
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.question.FitQuestion",
+    "intersect": "winnow.analytics.intersect.question.IntersectQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 
@@ -80,12 +82,11 @@ def read_question(table: Mapping[str, Any]) -> Question:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"[question] kind = {kind!r} is unknown; {suggest(str(kind), KINDS)}")
     module, _, name = KINDS[kind].rpartition(".")
+    schema: type[Question] = getattr(import_module(module), name)
     try:
-        question: Question = getattr(import_module(module), name).model_validate(dict(table))
+        return schema.model_validate(dict(table))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"[question] {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return question
+        raise config_error(error, "[question]", schema, table) from None
 
 
 def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTerms:

@@ -2,19 +2,27 @@
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from winnow.analytics.question import Answer, QueryTerms, Question
-from winnow.analytics.site import AnalysisSite
+from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.site import AnalysisSite, kept_state
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
-from winnow.analytics.workflow import AnalysisWorkflow
-from winnow.core import AnyEvent, ConfigError, Outcome, Population, Task
+from winnow.analytics.workflow import AnalysisWorkflow, read_snapshot
+from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task, suggest
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
+from winnow.simulate.kept_states import StatesByClient
+
+OnMatch: TypeAlias = Callable[[str, list[str]], object]
+"""Told the identifiers that an owner learns, by its name."""
 
 
 class SimulatedOwners:
@@ -26,6 +34,7 @@ class SimulatedOwners:
         tables: Mapping[str, OwnerTable],
         terms: Mapping[str, QueryTerms],
         seed: int = 0,
+        on_match: OnMatch = lambda owner, identifiers: None,
     ) -> None:
         self.names = list(tables)
         self.sites = [
@@ -38,6 +47,7 @@ class SimulatedOwners:
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),
+                on_match=partial(on_match, name),
             )
             for client, (name, table) in enumerate(tables.items())
         ]
@@ -45,13 +55,17 @@ class SimulatedOwners:
     def handle(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
         return [self.sites[task.client].handle([task], site)[0] for task in tasks]
 
-    def federation(self, seed: int = 0) -> SimulatedFederation[None]:
-        owners = len(self.sites)
+    def federation(self, seed: int = 0, after: Snapshot | None = None) -> SimulatedFederation[None]:
+        """With `after`, owners keep what they kept at the workflow's snapshot."""
+        owners, store = len(self.sites), StatesByClient()
+        for client in range(owners) if after is not None else ():
+            store.write(client, kept_state(*read_snapshot(after)))
         return SimulatedFederation(
             site=None,
             handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},
             population=Population(sizes=np.ones(owners, np.int64)),
             fleet=Devices().draw(owners, seed),
+            store=store,
         )
 
 
@@ -69,9 +83,10 @@ def ask_owners(
     *,
     seed: int = 0,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
+    on_match: OnMatch = lambda owner, identifiers: None,
 ) -> Answer:
     """The answer of these owners."""
-    owners = SimulatedOwners(question, tables, terms, seed)
+    owners = SimulatedOwners(question, tables, terms, seed, on_match)
     workflow = AnalysisWorkflow(question, owners.names)
     for event in workflow.run(owners.federation(seed)):
         on_event(event)
@@ -83,14 +98,40 @@ def ask_simulated(
     question: Question,
     path: Path | str,
     *,
+    owners: Sequence[str] = (),
+    folder: Path | None = None,
     seed: int = 0,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
+    on_match: OnMatch = lambda owner, identifiers: None,
 ) -> Answer:
-    """The answer of the owners in a federation file, under its rules."""
+    """The answer of the owners in a federation file, or of some of them, under its rules.
+
+    `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
+    `on_match` gets what an owner learns in a set intersection.
+    """
     table = load_federation(path).table(question.table)
-    rows = {name: read() for name, read in table.owners.items()}
+    for unknown in [name for name in owners if name not in table.owners]:
+        raise ConfigError(
+            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
+        )
+    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
     terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
-    return ask_owners(question, rows, terms, seed=seed, on_event=on_event)
+    if folder is None:
+        return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+    parties = SimulatedOwners(question, rows, terms, seed, on_match)
+    federation = partial(parties.federation, seed)
+    return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
+
+
+def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
+    """Of the rows that a question is about: a run is not continued over others."""
+    digest = sha256()
+    for name, table in rows.items():
+        digest.update(name.encode())
+        for column in table.rows.combine_chunks().columns:
+            for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
+                digest.update(buffer)
+    return digest.hexdigest()
 
 
 def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:

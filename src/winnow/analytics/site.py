@@ -5,7 +5,7 @@ and letters, and what it passes on wrongly does not fit.
 """
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,18 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.agreement import SERVER, Agreement, decode_statements, encode_statements
-from winnow.analytics.program import Step, Sum, local_vector, noise_share
+from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.learn.secure_randomness import secure_generator
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.shares.errors import SharesError
-from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.party import SecureStep, StepParty
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
+
+
+RESTARTED_STAGE = "restarted"
+"""The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
 
 
 class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,17 +70,20 @@ class AnalysisSite:
         submission: str,
         book: Callable[[], None],
         identities: SignsOnce,
+        on_match: Callable[[list[str]], object] = lambda identifiers: None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
+        `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
         """
         self._question, self._table, self._client = question, table, client
         self._terms = "" if table is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
+        self._on_match = on_match
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | None = None
+        self._party: StepParty | MatchParty | None = None
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -100,7 +109,7 @@ class AnalysisSite:
         terms = np.frombuffer(self._terms.encode(), np.uint8)
         return Reply(task=task, payload={"terms": {"json": terms}} if self._terms else {})
 
-    def _take_part(self, task: Task) -> Reply:
+    def _take_part(self, task: Task) -> Outcome:
         try:
             asked = msgspec.convert(task.settings, StepTask)
         except msgspec.ValidationError as error:
@@ -109,7 +118,7 @@ class AnalysisSite:
             self._attempt = asked.attempt
             return self._begin_step(task, asked.statements)
         if self._party is None or asked.attempt != self._attempt:
-            raise SharesError("this owner knows nothing of this attempt: it was restarted; the step has to begin again")
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
         letters = dict(task.peer_messages)
         if "letters" in task.payload:
             letters[SERVER] = np.asarray(task.payload["letters"]["server"]).tobytes()
@@ -122,18 +131,36 @@ class AnalysisSite:
         if run.step is None:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
-        self._identities.sign_once(self._client, step.digest, b"analysis" + run.number.to_bytes(4, "big"))
+        self._fix_step(run.number, step.digest)
+        if isinstance(run.step, Match):
+            assert isinstance(step, MatchStep)
+            if self._rows is None:
+                raise SharesError("a helper has no identifiers to match")
+            self._party = MatchParty(step, self._client, run.step.local(self._rows))
+            return self._reply(task, self._party.first_letters())
+        assert isinstance(step, SecureStep)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
             alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
-            return self._opened(task, alone)
+            return self._opened(task, alone, {})
         self._party = StepParty(step, self._client, values)
         return self._reply(task, self._party.first_letters())
 
+    def _fix_step(self, number: int, digest: bytes) -> None:
+        """A step is computed on one set of inputs for ever: on two, equal noise would cancel out, and other noise would
+        average out.
+        """
+        try:
+            self._identities.sign_once(self._client, digest, b"analysis" + number.to_bytes(4, "big"))
+        except ProtocolError as error:
+            raise SharesError(
+                f"step {number} of this question was begun with other owners, terms or results"
+            ) from error
+
     def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
         """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""
-        kept = _kept_state(task.client_state)
+        kept = _read_kept(task.client_state)
         if kept is not None and kept.statements != statements:
             raise SharesError("the server changed the owners' terms after the first step")
         if self._agreement is None or encode_statements(self._agreement.statements) != statements:
@@ -159,7 +186,7 @@ class AnalysisSite:
         declared = self._table.declaration.model_copy(update={"rows": agreement.terms.declaration.rows})
         return replace(self._table, declaration=declared).limited()
 
-    def _input(self, agreement: Agreement, step: Step, number: int) -> NDArray[Any]:
+    def _input(self, agreement: Agreement, step: NumberStep, number: int) -> NDArray[Any]:
         """What this owner puts into a step: from its rows, with its share of the noise."""
         assert self._rows is not None
         owner, owners = agreement.owners.index(self._client), len(agreement.owners)
@@ -173,26 +200,34 @@ class AnalysisSite:
     def _reply(self, task: Task, letters: dict[int, bytes]) -> Reply:
         assert self._party is not None
         if self._party.opened is not None:
-            return self._opened(task, self._party.opened)
+            if isinstance(self._party, MatchParty) and self._party.common is not None:
+                self._on_match(self._party.common)
+            return self._opened(task, self._party.opened, letters)
         to_server = letters.pop(SERVER, None)
         payload = {} if to_server is None else {"letters": {"server": np.frombuffer(to_server, np.uint8)}}
         return Reply(task=task, payload=payload, peer_messages=letters)
 
-    def _opened(self, task: Task, values: NDArray[Any]) -> Reply:
-        """The result, which this owner keeps once the server has it from all."""
+    def _opened(self, task: Task, values: NDArray[Any], letters: Mapping[int, bytes]) -> Reply:
+        """The result, which this owner keeps once the server has it from all; last letters go with it."""
         assert self._run is not None
         assert self._agreement is not None
-        opened = encode_opened(values)
-        kept = KeptState(statements=encode_statements(self._agreement.statements), opened=[*self._run.opened, opened])
+        opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
         self._party = None
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
-            new_client_state={"analysis": {"kept": np.frombuffer(msgspec.msgpack.encode(kept), np.uint8)}},
+            peer_messages=letters,
+            new_client_state=kept_state(statements, [*self._run.opened, opened]),
         )
 
 
-def _kept_state(state: Payload) -> KeptState | None:
+def kept_state(statements: str, opened: list[bytes]) -> Payload:
+    """What an owner keeps after a step."""
+    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened))
+    return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
+
+
+def _read_kept(state: Payload) -> KeptState | None:
     if "analysis" not in state:
         return None
     try:

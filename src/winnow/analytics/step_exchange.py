@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 
@@ -11,14 +12,14 @@ import numpy as np
 from winnow.analytics.agreement import SERVER, Agreement, encode_statements
 from winnow.analytics.program_run import ProgramRun, decode_opened, encode_opened
 from winnow.analytics.question import Answer
-from winnow.analytics.site import StepTask
+from winnow.analytics.site import RESTARTED_STAGE, StepTask
 from winnow.analytics.tasks import ANALYSIS_STEP
 from winnow.core import Cost, Failure, Federation, Payload, Reply, Task, WinnowError
 from winnow.core.broadcast_and_relay import peer_messages, wait
 from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.privacy.shares.errors import SharesError
-from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.party import SecureStep, StepParty
 
 ATTEMPT_BYTES = 16
 MAX_PART_BYTES = 1 << 26
@@ -27,6 +28,14 @@ MAX_NAMED = 10
 """Owners that one line names."""
 WAITING_STAGE = "waiting"
 """The stage of a failure that is no answer at all."""
+WORKING_STAGE = "working"
+"""The stage of a failure at a site whose process ended before it answered."""
+MAX_ATTEMPTS = 4
+"""At a step, while owners restart in the middle of it."""
+
+
+class RestartedError(WinnowError):
+    """An owner lost its part of the present step; the next attempt may end well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +53,8 @@ def replies_of(federation: Federation, tasks: Sequence[Task], names: Mapping[int
     replies = {outcome.task.client: outcome for outcome in outcomes if isinstance(outcome, Reply)}
     for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.stage != WAITING_STAGE:
-            raise WinnowError(f"{names[outcome.task.client]}: {one_line(outcome.reason)}")
+            kind = RestartedError if outcome.stage in (RESTARTED_STAGE, WORKING_STAGE) else WinnowError
+            raise kind(f"{names[outcome.task.client]}: {one_line(outcome.reason)}")
     if silent := [names[task.client] for task in tasks if task.client not in replies]:
         reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Failure)} or {"no answer"}
         of = f"{len(silent)} of {len(tasks)} owners did not answer"
@@ -66,7 +76,10 @@ def part_bytes(reply: Reply, part: str, name: str, owner: str) -> bytes:
 
 
 def open_step(federation: Federation, agreement: Agreement, program: ProgramRun[Answer]) -> StepResult:
-    """Have the owners open the program's present step."""
+    """Have the owners open the program's present step; it begins again if one of them restarted meanwhile."""
+    for _ in range(MAX_ATTEMPTS - 1):
+        with suppress(RestartedError):
+            return _StepExchange(federation, agreement, program).run()
     return _StepExchange(federation, agreement, program).run()
 
 
@@ -79,7 +92,9 @@ class _StepExchange:
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own = StepParty(self._secure, SERVER, None) if self._secure.third_party == SERVER else None
+        self._own: StepParty | None = None
+        if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
+            self._own = StepParty(self._secure, SERVER, None)
         self._attempt, self._exchanges = token_hex(ATTEMPT_BYTES), 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}

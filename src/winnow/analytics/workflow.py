@@ -42,6 +42,11 @@ def answer_text(answer: Answer) -> str:
     return json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def read_snapshot(snapshot: Snapshot) -> tuple[str, list[bytes]]:
+    """The owners' statements, and what was opened."""
+    return msgspec.msgpack.decode(np.asarray(snapshot.arrays["analysis"]).tobytes(), type=tuple[str, list[bytes]])
+
+
 class AnalysisWorkflow:
     """After it has run, `answer` is the question's answer. `names` are the owners', by client; parties of another
     `submission` refuse each other's letters.
@@ -78,8 +83,7 @@ class AnalysisWorkflow:
         return Snapshot(arrays={"analysis": np.frombuffer(kept, np.uint8)}, values={"steps": len(self._opened)})
 
     def restore(self, snapshot: Snapshot) -> None:
-        kept = np.asarray(snapshot.arrays["analysis"]).tobytes()
-        statements, self._opened = msgspec.msgpack.decode(kept, type=tuple[str, list[bytes]])
+        statements, self._opened = read_snapshot(snapshot)
         self._statements = decode_statements(statements)
 
     def _ask_for_terms(self, federation: Federation) -> list[Statement]:

@@ -53,7 +53,13 @@ def names(listed: str | None) -> tuple[str, ...]:
 
 
 def ask(
-    question: "Question", *, federation: Path | None, kit: Path | None, owners: str | None, folder: Path | None
+    question: "Question",
+    *,
+    federation: Path | None,
+    kit: Path | None,
+    owners: str | None,
+    folder: Path | None,
+    on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
 ) -> "Answer":
     """The answer; meanwhile standard error says how far it is."""
     from winnow import questions
@@ -68,6 +74,7 @@ def ask(
             folder=folder,
             on_event=on_event,
             on_line=say,
+            on_match=on_match,
         )
 
 

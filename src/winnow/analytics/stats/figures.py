@@ -23,13 +23,8 @@ def column_figure(column: ColumnStatistics) -> go.Figure:
     for index, (label, cell) in enumerate(cells.items()):
         trace = _values(column, cell) if column.is_category else _density(column, cell)
         ink = colour(index)
-        trace.update(
-            name=escape(label),
-            marker={
-                "color": translucent(ink, 0.8 if column.is_category or len(cells) == 1 else 0.45),
-                "line": {"color": ink, "width": 1},
-            },
-        )
+        fill = translucent(ink, 0.8 if column.is_category or len(cells) == 1 else 0.45)
+        trace.update(name=escape(label), marker={"color": fill, "line": {"color": ink, "width": 1}})
         figure.add_trace(trace)
     figure.update_layout(
         barmode="group" if column.is_category else "overlay",

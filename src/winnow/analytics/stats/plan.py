@@ -17,7 +17,7 @@ from winnow.core import ConfigError
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
-MAX_CELLS = 100_000
+MAX_CELLS = 20_000
 MAX_CORRELATED = 60
 MISSING = -1
 """`OwnerTable.codes` of a cell without a value; a value that is not listed is below it."""

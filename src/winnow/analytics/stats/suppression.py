@@ -100,24 +100,48 @@ def decide_cells(tables: Sequence[CellTable], minimum: int, bits: int) -> Progra
 
 
 def withhold(states: States, lines: list[NDArray[np.int64]], together: NDArray[np.bool_]) -> None:
-    """Hide further cells of a table, always the one before in an unsafe line, until all its lines are safe."""
+    """Hide further cells of a table until all its lines are safe, and no small cell follows from several lines."""
     useless = np.zeros(len(states), bool)
     while True:
-        unsafe = [n for n, line in enumerate(lines) if not _safe(states[line], bool(together[n]))]
+        unsafe = [line for n, line in enumerate(lines) if not _safe(states[line], bool(together[n]))]
+        unsafe = unsafe or _lines_of_determined(states, lines)
         if not unsafe:
             return
-        inner = lines[unsafe[0]][:-1]
-        hidden = [place for place, cell in enumerate(inner) if states[cell] in (SMALL, WITHHELD)]
-        begin = hidden[0] if hidden else 0
-        around = np.roll(inner[::-1], begin + 1)  # backwards: lists often end with what is rare
-        free = [cell for cell in around if states[cell] == SHOWN and not useless[cell]]
+        around = _from_hidden(states, unsafe[0][:-1])
+        free = [cell for line in unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
+        free = [cell for cell in free if not useless[cell]]
         if free:
             states[free[0]] = WITHHELD
-        elif hidden and states[around[0]] == WITHHELD:  # it can be worked out, so hiding it protects nothing
+        elif states[around[0]] == WITHHELD:  # it can be worked out, so hiding it protects nothing
             states[around[0]], useless[around[0]] = SHOWN, True
         else:  # nothing is left to hide behind
             states[states == SHOWN] = WITHHELD
             return
+
+
+def _from_hidden(states: States, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cells of a line from its first hidden one on, backwards: lists often end with what is rare."""
+    hidden = np.flatnonzero(np.isin(states[cells], (SMALL, WITHHELD)))
+    begin = int(hidden[0]) if len(hidden) else 0
+    return np.roll(cells[::-1], begin + 1)
+
+
+def _lines_of_determined(states: States, lines: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """The lines of the first small cell whose value follows from all lines together, if there is one.
+
+    With A the lines' equations for hidden cells, cell i is determined if its unit vector is in A's row space: if the
+    projection A⁺A has a one at (i, i).
+    """
+    hidden = np.flatnonzero(np.isin(states, (SMALL, WITHHELD)))
+    if not lines or not (states == SMALL).any():
+        return []
+    equations = np.zeros((len(lines), len(hidden)))
+    for number, line in enumerate(lines):
+        equations[number] = np.isin(hidden, line[:-1]).astype(float) - (hidden == line[-1])
+    inverse = np.linalg.pinv(equations @ equations.T, hermitian=True)
+    certain = np.einsum("li,lk,ki->i", equations, inverse, equations, optimize=True) > 1 - 1e-6
+    determined = hidden[certain & (states[hidden] == SMALL)]
+    return [line for line in lines if len(determined) and determined[0] in line]
 
 
 def _safe(line: States, together: bool) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from winnow.core import AnyEvent, ConfigError, RunError, suggest
 from winnow.deploy.client.bundle_signing import sign_bundle
-from winnow.deploy.client.questions import ANSWER_SECONDS, DeployedAnswer, ask
+from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer, ask
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
@@ -140,7 +140,7 @@ class Connection:
         owners: Sequence[str] = (),
         timeout: float = ANSWER_SECONDS,
         on_event: Callable[[AnyEvent], object] = lambda event: None,
-        on_line: Callable[[str], object] = lambda line: None,
+        on_line: Callable[[str], None] = lambda line: None,
         folder: Path | None = None,
     ) -> DeployedAnswer:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""

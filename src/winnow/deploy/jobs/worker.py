@@ -85,7 +85,7 @@ class SiteExecutionContext(ExecutionContext):
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
-        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers))
+        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers, volatile=spec.volatile))
 
     def _unlike_columns(self, experiment: "Experiment", data: SiteData) -> Mapping[int, int]:
         """The columns that are not as the job states, for the server; this site's log has them in any case."""

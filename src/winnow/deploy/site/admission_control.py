@@ -15,9 +15,9 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.signing import Signature, check_job_age, verify
 from winnow.deploy.trust.site_policy import (
     JobRequest,
-    QueryRule,
     QuestionRequest,
     SitePolicy,
+    SiteQueryRule,
     admits,
     allows_control,
     answers,
@@ -46,7 +46,7 @@ class AdmissionTerms:
     confusion_matrix: bool
     share_evidence: list[str]
     sandboxed: bool
-    rule: QueryRule | None = None
+    rule: SiteQueryRule | None = None
     """Under which a question is answered; None for any other job."""
 
 
@@ -115,7 +115,7 @@ class AdmissionControl:
             table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
         )
         rule = answers(policy, author, asked)
-        if not isinstance(rule, QueryRule):
+        if not isinstance(rule, SiteQueryRule):
             raise NotAdmittedError(rule.reason)
         if not (decision := within_limits(policy, author, request)).allowed:
             raise NotAdmittedError(decision.reason)

@@ -10,11 +10,11 @@ from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bund
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
+from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.data_fingerprint import DataFingerprint
 from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
 from winnow.deploy.site.noise_secret import noise_seed
-from winnow.deploy.site.privacy_budgets import QuestionBudget
 from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.shared_job_context import SiteContext
@@ -83,6 +83,7 @@ class JobSetup:
             limits=context.resources.allocate(self._job, deploy.resources),
             worker=context.worker,
             output_filter=context.output_filter,
+            launch=None if self._question is None else context.warm_worker.launch,
             noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
@@ -131,8 +132,8 @@ class JobSetup:
 
     def _budget(self, terms: AdmissionTerms) -> QuestionBudget | None:
         """What the question costs its author, where it has noise and the site's rule limits that."""
-        question, limit = self._question, terms.rule and terms.rule.noise
-        if question is None or question.epsilon is None or limit is None:
+        question, rule = self._question, terms.rule
+        if question is None or question.epsilon is None or rule is None or rule.noise is None:
             return None
         assert self._bundle is not None
         return QuestionBudget(
@@ -143,7 +144,7 @@ class JobSetup:
             table=question.table,
             epsilon=question.epsilon,
             delta=question.delta,
-            limit=limit,
+            limit=rule.noise,
         )
 
     def _claimed_submission(self, bundle: Bundle) -> str:

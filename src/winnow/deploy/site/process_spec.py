@@ -6,6 +6,7 @@ from typing import Any
 
 from winnow.deploy.jobs.ipc_messages import PrepareJob, QuestionTerms
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
+from winnow.deploy.sandbox.job_process import Launch
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.job_folder import JobFolder
 from winnow.deploy.site.worker_process_handle import WorkerProcess
@@ -27,6 +28,8 @@ class ProcessSpec:
     """The one that applies the site's filters to results of the job's own code."""
     noise_seed: bytes = b""
     """Of the site's noise in the answer to the job's question."""
+    launch: Launch | None = None
+    """Starts the worker, if not as usual."""
 
     @property
     def filters_output(self) -> bool:
@@ -40,6 +43,7 @@ class ProcessSpec:
             limits=self.limits,
             sandbox=self._worker_sandbox(),
             program=self.worker,
+            launch=self.launch,
         )
 
     def launch_output_filter(self) -> WorkerProcess:
