@@ -14,7 +14,7 @@ from winnow.core import ConfigError, suggest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from winnow.analytics.fit.design import Column
+    from winnow.analytics.fit.design import DesignFactor
     from winnow.analytics.fit.sample import Response, Sample
     from winnow.analytics.program import Program
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -184,20 +184,20 @@ def _equals(codes: Any, place: int) -> Any:
     return np.where(np.isnan(codes), np.nan, (codes == place).astype(float))
 
 
-def _level_places(factors: "Sequence[Column]", product: tuple[int, ...]) -> list[int]:
+def _level_places(factors: "Sequence[DesignFactor]", product: tuple[int, ...]) -> list[int]:
     """Of each factor, the group of levels that a product is about; 0 for numbers."""
     return [at + int(getattr(factor, "reference", 0)) for factor, at in zip(factors, product, strict=True)]
 
 
 def design_record(sample: "Sample", declaration: TableDeclaration) -> dict[str, Any]:
     """What makes a row of the design out of a row of the data: enough to predict with."""
-    from winnow.analytics.fit.design import CategoryColumn  # noqa: PLC0415
+    from winnow.analytics.fit.design import DesignCategory  # noqa: PLC0415
 
     factors = {str(each.factor): each for term in sample.design.factors for each in term}
     described = {}
     for name, each in factors.items():
         about: dict[str, Any] = {"column": each.factor.column, "use": each.factor.use}
-        if isinstance(each, CategoryColumn):
+        if isinstance(each, DesignCategory):
             listed = declaration.column(each.factor.column).categories or ()
             about["levels"] = [[str(listed[level]) for level in group] for group in each.groups]
         described[name] = about
