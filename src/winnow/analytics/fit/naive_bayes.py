@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.fit.design import DesignCategory, DesignNumber
-from winnow.analytics.fit.sample import Sample, enough_rows
+from winnow.analytics.fit.fit_rows import FitRows, enough_rows
 from winnow.analytics.fit.whole_numbers import FixedPoint
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
 
 
-def naive_bayes_program(sample: Sample, minimum: int) -> Program[dict[str, Any]]:
+def naive_bayes_program(sample: FitRows, minimum: int) -> Program[dict[str, Any]]:
     columns = [term[0] for term in sample.design.factors]
     numbers = [column for column in columns if isinstance(column, DesignNumber)]
     categories = [column for column in columns if isinstance(column, DesignCategory)]
@@ -24,7 +24,7 @@ def naive_bayes_program(sample: Sample, minimum: int) -> Program[dict[str, Any]]
     return {"priors": [count / sample.rows for count in sample.counts], **found}
 
 
-def _of_numbers(sample: Sample, columns: list[DesignNumber]) -> Program[dict[str, Any]]:
+def _of_numbers(sample: FitRows, columns: list[DesignNumber]) -> Program[dict[str, Any]]:
     sums = FixedPoint(float(sample.rows))
 
     def local(table: OwnerTable) -> NDArray[np.int64]:
@@ -45,7 +45,7 @@ def _of_numbers(sample: Sample, columns: list[DesignNumber]) -> Program[dict[str
     }
 
 
-def _of_categories(sample: Sample, columns: list[DesignCategory], minimum: int) -> Program[dict[str, Any]]:
+def _of_categories(sample: FitRows, columns: list[DesignCategory], minimum: int) -> Program[dict[str, Any]]:
     """Cells with too few rows are not told; smoothing fills them in as if they had none."""
 
     cells = [[(column.factor.column, group)] for column in columns for group in column.groups]

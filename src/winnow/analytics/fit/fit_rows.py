@@ -24,7 +24,7 @@ Cell = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class FitRows:
     """A design, a response, and how many complete rows there are of each class (one number without classes)."""
 
     design: Design
@@ -70,7 +70,7 @@ class Sample:
         return response.astype(np.int64) if self.classes > 1 else np.zeros(len(response), np.int64)
 
 
-def checked_sample(sample: Sample, minimum: int, class_names: tuple[str, ...] = ()) -> Program[Sample]:
+def checked_sample(sample: FitRows, minimum: int, class_names: tuple[str, ...] = ()) -> Program[FitRows]:
     """The sample with its counts, its rare levels pooled and its rare products dropped."""
     enough = yield Compare(
         label="enough rows",
@@ -90,7 +90,7 @@ def checked_sample(sample: Sample, minimum: int, class_names: tuple[str, ...] = 
     return replace(sample, counts=tuple(int(each) for each in counts))
 
 
-def _pool_levels(sample: Sample, minimum: int) -> Program[Sample]:
+def _pool_levels(sample: FitRows, minimum: int) -> Program[FitRows]:
     """Levels with too few rows as one."""
     categories = _categories(sample.design)
     if not categories:
@@ -117,7 +117,7 @@ def _categories(design: Design) -> list[DesignCategory]:
 
 
 def _compare_groups(
-    sample: Sample, columns: list[DesignCategory], minimum: int, label: str
+    sample: FitRows, columns: list[DesignCategory], minimum: int, label: str
 ) -> Program[list[NDArray[np.bool_]]]:
     """For each column, which of its groups of levels have enough rows in every class."""
 
@@ -128,7 +128,7 @@ def _compare_groups(
 
 
 def enough_rows(
-    sample: Sample, cells: Sequence[Sequence[Cell]], minimum: int, label: str
+    sample: FitRows, cells: Sequence[Sequence[Cell]], minimum: int, label: str
 ) -> Program[NDArray[np.bool_]]:
     """Whether there are enough complete rows of each cell (first) and class (second)."""
     bits = yield Compare(
@@ -159,7 +159,7 @@ def _into_reference(column: DesignCategory, passed: NDArray[np.bool_]) -> Design
     return replace(column, groups=((*first, *last), *others), labels=column.labels[:-1])
 
 
-def _drop_products(sample: Sample, minimum: int) -> Program[Sample]:
+def _drop_products(sample: FitRows, minimum: int) -> Program[FitRows]:
     """Products of levels with too few rows are left out; so are those from which such a cell could be worked out."""
     terms = {
         number: [column for column in term if isinstance(column, DesignCategory)]
