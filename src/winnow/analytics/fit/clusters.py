@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.fit.decomposition import Moments, moments_program, scaling_record
 from winnow.analytics.fit.design import Matrix
-from winnow.analytics.fit.sample import Sample
+from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.weighted_kmeans import best_centres, squared_distances
 from winnow.analytics.fit.whole_numbers import FixedPoint
 from winnow.analytics.program import Compare, Program, Sum
@@ -46,7 +46,7 @@ class Assigned(NamedTuple):
 class _Rows:
     """Rows in units of the columns' deviations, summed by their nearest centre."""
 
-    def __init__(self, sample: Sample, moments: Moments, minimum: int) -> None:
+    def __init__(self, sample: FitRows, moments: Moments, minimum: int) -> None:
         self._sample, self._moments, self._minimum = sample, moments, minimum
         self._sums = FixedPoint(4 * sample.rows * float(((2 / moments.deviation) ** 2).sum()))
 
@@ -94,7 +94,7 @@ class _Rows:
         return np.concatenate(found)[shown].reshape(-1)
 
 
-def kmeans_program(sample: Sample, clusters: int, minimum: int, seed: int) -> Program[dict[str, Any]]:
+def kmeans_program(sample: FitRows, clusters: int, minimum: int, seed: int) -> Program[dict[str, Any]]:
     moments = yield from moments_program(sample)
     rows = _Rows(sample, moments, minimum)
     centres = yield from _seeds(rows, moments, clusters, seed)

@@ -79,14 +79,23 @@ class Connection:
         sites: tuple[str, ...] | None = None,
         min_sites: int | None = None,
         priority: int | None = None,
+        on_line: Callable[[str], object] = lambda line: None,
         **options: Any,
     ) -> "SubmittedJob":
-        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
+        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …).
+
+        For a job on a table its owners are first asked for common units, of which `on_line` is told.
+        """
         from winnow.deploy.client.bundle import JobDescription, describe_job  # noqa: PLC0415 - questions need no torch
 
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
-        self._check_names(sites or described.table.get("job", {}).get("sites", ()))
+        named = sites or described.table.get("job", {}).get("sites", ())
+        self._check_names(named)
+        if described.data.table is not None:
+            from winnow.deploy.client.common_units import with_common_units  # noqa: PLC0415 - tables are an extra
+
+            described = with_common_units(described, self, named, on_line)
         settings = {"sites": sites, "min_sites": min_sites, "priority": priority}
         return self.send(name or new_name(described.title), described.bundle(self.kit, settings))
 

@@ -86,7 +86,9 @@ class AdmissionControl:
         decision = admits(policy, author, request)
         if not decision.allowed:
             raise NotAdmittedError(decision.reason)
-        if name not in self._config.data:
+        if name in self._config.tables:
+            self._admit_table(policy, author, name, bundle)
+        elif name not in self._config.data:
             raise NotAdmittedError(f"this site has no data called {name!r}")
         return AdmissionTerms(
             author=author,
@@ -97,6 +99,13 @@ class AdmissionControl:
             share_evidence=list(policy.shared_evidence),
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
+
+    def _admit_table(self, policy: SitePolicy, author: Peer, name: str, bundle: Bundle) -> None:
+        """A rule for any data means [data] alone, and custom code would see columns that are not declared."""
+        if bundle.own_code:
+            raise NotAdmittedError(f"{name!r} is a table, which jobs with custom code cannot use")
+        if not any(name in rule.data for rule in policy.jobs if rule.includes(author)):
+            raise NotAdmittedError(f"{author} may not train on table {name!r} here: no [[jobs]] rule names it")
 
     def _admit_question(
         self, policy: SitePolicy, author: Peer, request: JobRequest, question: "Question"

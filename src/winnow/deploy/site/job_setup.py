@@ -158,8 +158,7 @@ class JobSetup:
 
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
         """The table by which the worker reads the data."""
-        if terms.rule is not None:
-            table = self._context.config.tables[terms.data]
+        if (table := self._context.config.tables.get(terms.data)) is not None:
             return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
