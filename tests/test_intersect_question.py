@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winnow.analytics.intersect.question import IntersectQuestion, identifiers
+from winnow.analytics.intersect.intersect_question import IntersectQuestion, identifiers
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import MergedTerms, QueryTerms, read_question
 from winnow.analytics.simulate import ask_owners

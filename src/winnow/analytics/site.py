@@ -21,6 +21,7 @@ from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.learn.secure_randomness import secure_generator
+from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep, StepParty
@@ -130,7 +131,7 @@ class AnalysisSite:
         if run.step is None:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
-        self._identities.sign_once(self._client, step.digest, b"analysis" + run.number.to_bytes(4, "big"))
+        self._fix_step(run.number, step.digest)
         if isinstance(run.step, Match):
             assert isinstance(step, MatchStep)
             if self._rows is None:
@@ -145,6 +146,17 @@ class AnalysisSite:
             return self._opened(task, alone, {})
         self._party = StepParty(step, self._client, values)
         return self._reply(task, self._party.first_letters())
+
+    def _fix_step(self, number: int, digest: bytes) -> None:
+        """A step is computed on one set of inputs for ever: on two, equal noise would cancel out, and other noise would
+        average out.
+        """
+        try:
+            self._identities.sign_once(self._client, digest, b"analysis" + number.to_bytes(4, "big"))
+        except ProtocolError as error:
+            raise SharesError(
+                f"step {number} of this question was begun with other owners, terms or results"
+            ) from error
 
     def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
         """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""

@@ -28,6 +28,8 @@ MAX_NAMED = 10
 """Owners that one line names."""
 WAITING_STAGE = "waiting"
 """The stage of a failure that is no answer at all."""
+WORKING_STAGE = "working"
+"""The stage of a failure at a site whose process ended before it answered."""
 MAX_ATTEMPTS = 4
 """At a step, while owners restart in the middle of it."""
 
@@ -51,7 +53,7 @@ def replies_of(federation: Federation, tasks: Sequence[Task], names: Mapping[int
     replies = {outcome.task.client: outcome for outcome in outcomes if isinstance(outcome, Reply)}
     for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.stage != WAITING_STAGE:
-            kind = RestartedError if outcome.stage == RESTARTED_STAGE else WinnowError
+            kind = RestartedError if outcome.stage in (RESTARTED_STAGE, WORKING_STAGE) else WinnowError
             raise kind(f"{names[outcome.task.client]}: {one_line(outcome.reason)}")
     if silent := [names[task.client] for task in tasks if task.client not in replies]:
         reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Failure)} or {"no answer"}
