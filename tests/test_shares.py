@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shares import Letters, Post, exchange, parties_of, secure_step
-from winnow.privacy.shares import comparison
-from winnow.privacy.shares.comparison import BATCH
+from winnow.privacy.shares import secure_comparison
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import from_bytes, random_elements, to_bytes
-from winnow.privacy.shares.letters import FirstLetter, Letter, Message
 from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.secure_comparison import BATCH
 from winnow.privacy.shares.shamir_shares import field_of, recombine, split
+from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage
 
 SMALL = 2**31 - 1
 LARGE = 2**62 - 1
@@ -56,7 +56,7 @@ def test_a_comparison_in_shares_is_the_plain_one(values: list[list[int]], data: 
 
 
 def test_more_entries_than_fit_a_letter_are_compared_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "BATCH", 10)
+    monkeypatch.setattr(secure_comparison, "BATCH", 10)
     thresholds = list(range(490, 511))
     step = secure_step(3, 21, thresholds=thresholds)
     sent, opened = exchange(parties_of(step, [[100] * 21, [150] * 21, [250] * 21]))
@@ -87,14 +87,14 @@ def test_two_parties_alone_protect_nothing_and_are_refused() -> None:
 # What letters say ----------------------------------------------------------------------------------------------------
 
 
-def _shares_in(sent: list[Letters], kind: type[FirstLetter | Letter]) -> bytes:
+def _shares_in(sent: list[Letters], kind: type[InputMessage | StepMessage]) -> bytes:
     """All shares in the letters; those that are written to several parties once."""
     found = set[bytes]()
-    for letters in sent[:1] if kind is FirstLetter else sent[1:-1]:
+    for letters in sent[:1] if kind is InputMessage else sent[1:-1]:
         for own in letters.values():
             for data in own.values():
                 letter = msgspec.msgpack.decode(data, type=kind)
-                found |= {letter.shares} if isinstance(letter, FirstLetter) else {m.data for m in letter.messages}
+                found |= {letter.shares} if isinstance(letter, InputMessage) else {m.data for m in letter.messages}
     return b"".join(found)
 
 
@@ -104,7 +104,7 @@ def test_shares_look_the_same_whatever_the_input_is(value: int, owners: int) -> 
     """χ² over the bytes of all shares: 255 degrees of freedom, mean 255, deviation 22.6; 400 is 6.4 deviations away."""
     step = secure_step(owners, 2_000, bits=62)
     sent, _ = exchange(parties_of(step, [[value] * 2_000] * owners))
-    shares = np.frombuffer(_shares_in(sent, FirstLetter), np.uint8)
+    shares = np.frombuffer(_shares_in(sent, InputMessage), np.uint8)
     counts = np.bincount(shares, minlength=256)
     expected = len(shares) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 400
@@ -114,7 +114,7 @@ def test_shares_look_the_same_whatever_the_input_is(value: int, owners: int) -> 
 def test_what_is_said_while_comparing_looks_the_same_whatever_the_input_is(value: int) -> None:
     step = secure_step(3, 60, thresholds=[1] * 60)
     sent, _ = exchange(parties_of(step, [[value] * 60] * 3))
-    messages = np.frombuffer(_shares_in(sent, Letter), np.uint8)
+    messages = np.frombuffer(_shares_in(sent, StepMessage), np.uint8)
     counts = np.bincount(messages, minlength=256)
     expected = len(messages) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 400
@@ -135,7 +135,9 @@ def test_a_comparison_opens_nothing_but_bits() -> None:
     for value in (10, SMALL // 8):
         step = secure_step(3, 4, thresholds=[10] * 4)
         sent, _ = exchange(parties_of(step, [[value] * 4] * 3))
-        last = [msgspec.msgpack.decode(own[0 if sender else 1], type=Letter).result for sender, own in sent[-1].items()]
+        last = [
+            msgspec.msgpack.decode(own[0 if sender else 1], type=StepMessage).result for sender, own in sent[-1].items()
+        ]
         shares = {place: from_bytes(data, step.field.byte_length) for place, data in enumerate(last)}
         assert list(recombine(step.field, shares, 3)) == [1] * 4
 
@@ -173,7 +175,9 @@ def _tampering(change: Callable[[bytes], bytes], at: int, sender: int = 0, to: i
 def _changed(**fields: object) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         kind = (
-            FirstLetter if "shares" in fields or "keys" in fields or "step" in fields or "nonce" in fields else Letter
+            InputMessage
+            if "shares" in fields or "keys" in fields or "step" in fields or "nonce" in fields
+            else StepMessage
         )
         return msgspec.msgpack.encode(msgspec.structs.replace(msgspec.msgpack.decode(data, type=kind), **fields))
 
@@ -193,8 +197,8 @@ WRONG_LETTERS = {
     "shares outside of the field": (_changed(shares=b"\xff" * 20), 0, "no element of the field"),
     "too few keys": (_changed(keys=[]), 0, "has not the keys"),
     "odd keys": (_changed(keys=[b"short"]), 0, "no valid nonce or keys"),
-    "messages that nobody waits for": (_changed(messages=[Message(5, b"1234567890")]), 2, None),
-    "two messages for one place": (_changed(messages=[Message(5, b"123")] * 2), 2, "two messages for one place"),
+    "messages that nobody waits for": (_changed(messages=[MpycMessage(5, b"1234567890")]), 2, None),
+    "two messages for one place": (_changed(messages=[MpycMessage(5, b"123")] * 2), 2, "two messages for one place"),
     "an early result": (_changed(result=b"123"), 2, "bytes of shares where"),
 }
 
@@ -215,8 +219,8 @@ def test_a_wrong_letter_ends_the_step_with_one_line(name: str) -> None:
 
 def test_a_message_of_a_wrong_length_ends_the_comparison_with_one_line() -> None:
     def shorter(data: bytes) -> bytes:
-        letter = msgspec.msgpack.decode(data, type=Letter)
-        messages = [Message(place, content[: len(content) // 2]) for place, content in letter.messages]
+        letter = msgspec.msgpack.decode(data, type=StepMessage)
+        messages = [MpycMessage(place, content[: len(content) // 2]) for place, content in letter.messages]
         return msgspec.msgpack.encode(msgspec.structs.replace(letter, messages=messages))
 
     for at in (1, 2, 4, 8):
@@ -269,7 +273,7 @@ def test_a_wrong_share_of_the_result_is_noticed_by_those_who_get_it() -> None:
     """Three parties withstand one that lies when the result is opened."""
 
     def wrong(data: bytes) -> bytes:
-        letter = msgspec.msgpack.decode(data, type=Letter)
+        letter = msgspec.msgpack.decode(data, type=StepMessage)
         return msgspec.msgpack.encode(msgspec.structs.replace(letter, result=bytes(len(letter.result))))
 
     with pytest.raises(SharesError, match="do not fit together"):

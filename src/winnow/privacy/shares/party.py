@@ -16,11 +16,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.privacy.shares.comparison import KEY_BYTES, Comparison, batches, comparison_field, keys_between, own_keys
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import Values
-from winnow.privacy.shares.letters import FirstLetter, Letter, Message, decode
+from winnow.privacy.shares.secure_comparison import (
+    KEY_BYTES,
+    SecureComparison,
+    batches,
+    comparison_field,
+    keys_between,
+    own_keys,
+)
 from winnow.privacy.shares.shamir_shares import decode_shares, encode_shares, field_of, recombine, split
+from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage, decode_step_message
 
 NONCE_BYTES = 16
 MIN_COMPUTING = 3
@@ -77,8 +84,8 @@ class StepParty:
         self._session = b""
         self._sent = dict.fromkeys(step.everybody, 0)
         self._received = dict.fromkeys(step.everybody, 0)
-        self._own_first: FirstLetter | None = None
-        self._comparison: Comparison | None = None
+        self._own_first: InputMessage | None = None
+        self._comparison: SecureComparison | None = None
         self._results: dict[int, Values] = {}
         self.opened: NDArray[Any] | None = None
         """Whole numbers (dtype object), or bool where thresholds are given."""
@@ -93,7 +100,7 @@ class StepParty:
         letters = {}
         for member in step.everybody if self._place is not None else step.computing:
             keys = [] if member not in step.computing else self._keys_for(step.computing.index(member))
-            letter = FirstLetter(step=step.digest, nonce=nonce, shares=shares_of.get(member, b""), keys=keys)
+            letter = InputMessage(step=step.digest, nonce=nonce, shares=shares_of.get(member, b""), keys=keys)
             if member == self._me:
                 self._own_first = letter
             else:
@@ -109,7 +116,7 @@ class StepParty:
 
     def _begin(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
         step = self._step
-        firsts = {sender: decode(data, FirstLetter, sender) for sender, data in letters.items()}
+        firsts = {sender: decode_step_message(data, InputMessage, sender) for sender, data in letters.items()}
         for sender, letter in firsts.items():
             if letter.step != step.digest:
                 raise SharesError("its letter is about another step, other terms or other results so far", sender)
@@ -128,7 +135,7 @@ class StepParty:
         if step.thresholds is None:
             return self._letters({}, total)
         difference = (total - step.thresholds.astype(object)) % step.field.modulus
-        self._comparison = Comparison(
+        self._comparison = SecureComparison(
             me=self._place,
             parties=self._parties,
             bits=step.bits,
@@ -140,7 +147,7 @@ class StepParty:
     def _go_on(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
         messages = {}
         for sender, data in letters.items():
-            letter = decode(data, Letter, sender)
+            letter = decode_step_message(data, StepMessage, sender)
             if letter.session != self._session or letter.number != self._received[sender]:
                 raise SharesError("its letter is of another step or attempt, repeated or out of order", sender)
             self._received[sender] += 1
@@ -152,7 +159,7 @@ class StepParty:
                 self._add_result(sender, letter.result)
         return self._compare(messages) if self._comparison is not None else {}
 
-    def _compare(self, messages: Mapping[int, list[Message]]) -> dict[int, bytes]:
+    def _compare(self, messages: Mapping[int, list[MpycMessage]]) -> dict[int, bytes]:
         assert self._comparison is not None
         outgoing = self._comparison.step(messages)
         result = self._comparison.result
@@ -160,7 +167,7 @@ class StepParty:
             self._comparison = None
         return self._letters(outgoing, result)
 
-    def _letters(self, messages: Mapping[int, list[Message]], result: Values | None) -> dict[int, bytes]:
+    def _letters(self, messages: Mapping[int, list[MpycMessage]], result: Values | None) -> dict[int, bytes]:
         """What this party writes to the others: MPyC's messages, and its share of the result if it is there."""
         step, letters = self._step, {}
         shares = b"" if result is None else encode_shares(step.field, result)
@@ -170,12 +177,12 @@ class StepParty:
             place = step.computing.index(member) if member in step.computing else None
             written = messages.get(place, []) if place is not None else []
             if member != self._me and (written or shares):
-                letter = Letter(session=self._session, number=self._sent[member], messages=written, result=shares)
+                letter = StepMessage(session=self._session, number=self._sent[member], messages=written, result=shares)
                 self._sent[member] += 1
                 letters[member] = msgspec.msgpack.encode(letter)
         return letters
 
-    def _added(self, firsts: Mapping[int, FirstLetter]) -> Values:
+    def _added(self, firsts: Mapping[int, InputMessage]) -> Values:
         """This party's shares of the sum."""
         step = self._step
         total: Values = np.zeros(step.length, object)
@@ -204,7 +211,7 @@ class StepParty:
             return []
         return [self._keys[group] for group in keys_between(self._place, place, self._parties)]
 
-    def _all_keys(self, me: int, firsts: Mapping[int, FirstLetter]) -> dict[tuple[int, ...], bytes]:
+    def _all_keys(self, me: int, firsts: Mapping[int, InputMessage]) -> dict[tuple[int, ...], bytes]:
         keys = dict(self._keys)
         for place, member in enumerate(self._step.computing):
             if place != me:
