@@ -1,7 +1,7 @@
-"""Letters between owners: an exchange among three sites; 1,000 numbers of five parties summed, and compared.
+"""Messages between owners: an exchange among three sites; 1,000 numbers of five parties summed, and compared.
 
-The exchange goes the way of a deployed job: server, agents, runner and workers as processes, gRPC with TLS, each letter
-sealed for its addressee; nothing is committed between two exchanges. Its baseline is one call to the server over the
+The exchange goes the way of a deployed job: server, agents, runner and workers as processes, gRPC with TLS, messages
+sealed for their addressees; nothing is committed between two exchanges. Its baseline is one call to the server over the
 same kind of link. Sums and comparisons are computed in this process, all parties in turn; their baseline is the sum.
 """
 
@@ -37,31 +37,31 @@ from winnow.core.broadcast_and_relay import peer_messages, wait
 
 
 def write(tasks, holdings):
-    """A letter to every other client."""
-    assert all(len(letter) == {LETTER_BYTES} for task in tasks for letter in task.peer_messages.values())
+    """A message to every other client."""
+    assert all(len(message) == {LETTER_BYTES} for task in tasks for message in task.peer_messages.values())
     return [
         Reply(task=task, peer_messages={{to: os.urandom({LETTER_BYTES}) for to in range({SITES}) if to != task.client}})
         for task in tasks
     ]
 
 
-class Letters:
-    """Exchanges of letters within one round."""
+class Messages:
+    """Exchanges of messages within one round."""
 
     def run(self, federation):
-        letters, seconds = {{}}, []
+        messages, seconds = {{}}, []
         for number in range({EXCHANGES + WARM_UP}):
             begun = time.perf_counter()
             replies = wait(
                 federation.dispatch(
                     [
-                        Task(name="write", client=to, round=1, version=number, peer_messages=letters.get(to, {{}}))
+                        Task(name="write", client=to, round=1, version=number, peer_messages=messages.get(to, {{}}))
                         for to in range({SITES})
                     ]
                 )
             )
             assert all(isinstance(reply, Reply) for reply in replies), replies
-            letters = peer_messages(replies)
+            messages = peer_messages(replies)
             seconds.append(time.perf_counter() - begun)
         print(json.dumps({{"seconds": seconds}}))
         yield RoundFinished(round=1, at=federation.clock.now, version=1, metrics={{}}, aggregated=np.arange({SITES}))
@@ -73,7 +73,7 @@ class Letters:
         pass
 
 
-winnow.run_workflow(Letters(), {{"write": write}}, data="numbers", volatile=["write"])
+winnow.run_workflow(Messages(), {{"write": write}}, data="numbers", volatile=["write"])
 '''
 
 
@@ -83,7 +83,7 @@ def measure() -> list[Row]:
     compared = _seconds(lambda: compute(np.full(NUMBERS, 50 * PARTIES)))
     return [
         Row(
-            name=f"exchange of {LETTER_BYTES / 1000:g} kB letters, median",
+            name=f"exchange of {LETTER_BYTES / 1000:g} kB messages, median",
             value=MILLISECONDS * exchange,
             unit="ms",
             baseline=MILLISECONDS * call,
@@ -97,7 +97,7 @@ def measure() -> list[Row]:
 def exchange_and_call() -> tuple[float, float]:
     """Median seconds of an exchange, and of a call to the server."""
     with tempfile.TemporaryDirectory(prefix="winnow-bench-") as name, world(Path(name), SITES) as here:
-        program = here.folder / "letters.py"
+        program = here.folder / "messages.py"
         program.write_text(PROGRAM)
         job = here.connection.submit(program, min_sites=SITES)
         job.wait(PATIENCE)
@@ -110,10 +110,10 @@ def compute(thresholds: NDArray[np.int64] | None) -> None:
     """All parties of a step, in this process."""
     step = SecureStep(digest=b"bench", owners=tuple(range(PARTIES)), length=NUMBERS, bits=32, thresholds=thresholds)
     parties = {me: StepParty(step, me, np.arange(NUMBERS) % 100) for me in step.owners}
-    letters = {me: party.first_letters() for me, party in parties.items()}
-    while any(letters.values()):
-        arrived = {me: {other: own[me] for other, own in letters.items() if me in own} for me in parties}
-        letters = {me: party.receive(arrived[me]) for me, party in parties.items()}
+    messages = {me: party.first_messages() for me, party in parties.items()}
+    while any(messages.values()):
+        arrived = {me: {other: own[me] for other, own in messages.items() if me in own} for me in parties}
+        messages = {me: party.receive(arrived[me]) for me, party in parties.items()}
     total = PARTIES * (np.arange(NUMBERS) % 100)
     expected = total if thresholds is None else total >= thresholds
     assert all(np.array_equal(party.opened, expected) for party in parties.values())

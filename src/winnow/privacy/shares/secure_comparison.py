@@ -1,6 +1,6 @@
 """SecureComparison in shares, by MPyC: nothing of two numbers becomes known but which is larger.
 
-MPyC's `np_sgn` (after Toft) takes as many exchanges of letters as there are levels of a tree over the bits, and a few.
+MPyC's `np_sgn` (after Toft) takes as many exchanges of messages as there are levels of a tree over the bits, and a few.
 """
 
 from argparse import Namespace
@@ -23,7 +23,7 @@ SECURITY_BITS = 40
 """What is opened on the way is hidden by noise so many bits wider: it says something with probability 2⁻⁴⁰."""
 KEY_BYTES = 16
 BATCH = 1_000
-"""Entries that are compared at a time, so that a letter stays below a megabyte."""
+"""Entries that are compared at a time, so that a message stays below a megabyte."""
 
 
 def batches(length: int) -> int:

@@ -1,4 +1,4 @@
-"""What parties write to each other in a step. Whoever carries letters may lose, repeat or swap them."""
+"""What parties write to each other in a step. Whoever carries messages may lose, repeat or swap them."""
 
 from typing import NamedTuple, TypeVar
 
@@ -30,13 +30,13 @@ class InputMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
 
 
 class StepMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A later letter. `session` is made of the step's digest and the parties' nonces, and a sender numbers its letters
-    to an addressee: one of another step, attempt or time does not fit.
+    """A later message. `session` is made of the step's digest and the parties' nonces, and a sender numbers what it
+    writes to an addressee: a message of another step, attempt or time does not fit.
     """
 
     session: bytes
     number: int
-    messages: list[MpycMessage]
+    mpyc_messages: list[MpycMessage]
     result: bytes
     """The sender's share of the result, once it has it."""
 
@@ -45,4 +45,4 @@ def decode_step_message(data: bytes, kind: type[T], sender: int) -> T:
     try:
         return from_msgpack(data, kind)
     except UnreadableError as error:
-        raise SharesError("its letter cannot be read", sender) from error
+        raise SharesError("its message cannot be read", sender) from error
