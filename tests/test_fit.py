@@ -17,9 +17,9 @@ from sklearn.naive_bayes import CategoricalNB, GaussianNB
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+from winnow.analytics.fit.fit_question import FitQuestion
 from winnow.analytics.fit.fitted_model import FittedModel
 from winnow.analytics.fit.formula import parse_formula
-from winnow.analytics.fit.question import FitQuestion
 from winnow.analytics.program import Compare, Sum, run_plain
 from winnow.analytics.question import MergedTerms, read_question
 from winnow.analytics.tables.declaration import TableDeclaration

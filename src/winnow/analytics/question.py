@@ -25,8 +25,8 @@ Answer: TypeAlias = dict[str, Any]
 
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.question.StatisticsQuestion",
-    "fit": "winnow.analytics.fit.question.FitQuestion",
-    "intersect": "winnow.analytics.intersect.question.IntersectQuestion",
+    "fit": "winnow.analytics.fit.fit_question.FitQuestion",
+    "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 

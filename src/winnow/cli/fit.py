@@ -59,8 +59,8 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to the rows of several owners, from sums alone: no row and no owner's own value leaves."""
+    from winnow.analytics.fit.fit_question import WITHOUT_RESPONSE
     from winnow.analytics.fit.fitted_model import FittedModel
-    from winnow.analytics.fit.question import WITHOUT_RESPONSE
     from winnow.analytics.question import read_question
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import stdout_console, write_json

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.fit.design import Matrix
-from winnow.analytics.fit.sample import Sample
+from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.whole_numbers import FixedPoint, symmetric, upper
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -29,7 +29,7 @@ class Moments:
         return np.sqrt(np.diag(self.covariance))
 
 
-def moments_program(sample: Sample) -> Program[Moments]:
+def moments_program(sample: FitRows) -> Program[Moments]:
     count = len(sample.design.names)
     sums = FixedPoint(float(sample.rows))
 
@@ -45,7 +45,7 @@ def moments_program(sample: Sample) -> Program[Moments]:
     return Moments(mean, covariance)
 
 
-def pca_program(sample: Sample, components: int | None) -> Program[dict[str, Any]]:
+def pca_program(sample: FitRows, components: int | None) -> Program[dict[str, Any]]:
     moments = yield from moments_program(sample)
     count = len(moments.mean)
     if components is not None and components > count:
@@ -65,7 +65,7 @@ def pca_program(sample: Sample, components: int | None) -> Program[dict[str, Any
     }
 
 
-def scaling_record(sample: Sample, moments: Moments) -> dict[str, Any]:
+def scaling_record(sample: FitRows, moments: Moments) -> dict[str, Any]:
     """Means and deviations of the columns, in the units of the data."""
     columns = sample.design.columns
     mean = [each.centre + each.half * value for each, value in zip(columns, moments.mean, strict=True)]

@@ -24,7 +24,7 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class NumberColumn:
+class DesignNumber:
     """(value - centre)/half, from the declared bounds; the logarithm of the value where asked."""
 
     factor: Factor
@@ -41,7 +41,7 @@ class NumberColumn:
 
 
 @dataclass(frozen=True)
-class CategoryColumn:
+class DesignCategory:
     """A 0/1 column for each group of levels after the reference, the first; for all of them where there is none.
 
     `groups` says which levels count as one.
@@ -64,7 +64,7 @@ class CategoryColumn:
         return np.where(codes[:, None] < 0, np.nan, columns)
 
 
-Column = NumberColumn | CategoryColumn
+DesignFactor = DesignNumber | DesignCategory
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Design:
     """The columns of a formula's terms. `dropped` products of categories have too few rows."""
 
     formula: Formula
-    factors: tuple[tuple[Column, ...], ...]
+    factors: tuple[tuple[DesignFactor, ...], ...]
     """Of each term, those of its factors."""
     dropped: frozenset[str] = field(default_factory=frozenset)
 
@@ -93,7 +93,7 @@ class Design:
         """All but the intercept and those dropped."""
         found = []
         for number, term in enumerate(self.factors):
-            numbers = [column for column in term if isinstance(column, NumberColumn)]
+            numbers = [column for column in term if isinstance(column, DesignNumber)]
             half, centre = float(np.prod([each.half for each in numbers])), sum(each.centre for each in numbers)
             for product in np.ndindex(*(len(column.names) for column in term)):
                 names = [f"{column.factor}{column.names[at]}" for column, at in zip(term, product, strict=True)]
@@ -124,7 +124,7 @@ class Design:
         return units
 
 
-def number_column(factor: Factor, declared: ColumnDeclaration, *, centred: bool) -> NumberColumn:
+def number_column(factor: Factor, declared: ColumnDeclaration, *, centred: bool) -> DesignNumber:
     if declared.bounds is None and declared.type == "boolean":
         low, high = 0.0, 1.0
     elif declared.bounds is None:
@@ -139,15 +139,15 @@ def number_column(factor: Factor, declared: ColumnDeclaration, *, centred: bool)
             raise ConfigError(f"log({factor.column}) needs bounds above 0; they are [{low:g}, {high:g}]")
         low, high = log(low), log(high)
     centre = (low + high) / 2 if centred else 0.0
-    return NumberColumn(factor, centre, (high - low) / 2 if centred else max(abs(low), abs(high)))
+    return DesignNumber(factor, centre, (high - low) / 2 if centred else max(abs(low), abs(high)))
 
 
-def category_column(factor: Factor, declared: ColumnDeclaration, *, reference: bool) -> CategoryColumn:
+def category_column(factor: Factor, declared: ColumnDeclaration, *, reference: bool) -> DesignCategory:
     """Every level a group of its own."""
     if declared.categories is None:
         raise ConfigError(f"column '{factor.column}' has no list of values; write values = […] in its declaration")
     labels = tuple(str(each) for each in declared.categories)
-    return CategoryColumn(factor, tuple((place,) for place in range(len(labels))), labels, reference)
+    return DesignCategory(factor, tuple((place,) for place in range(len(labels))), labels, reference)
 
 
 def is_category(factor: Factor, declared: ColumnDeclaration) -> bool:
@@ -159,7 +159,7 @@ def make_design(formula: Formula, declaration: TableDeclaration) -> Design:
     centred, constant = formula.intercept and not formula.interacts, formula.intercept
     terms = []
     for term in formula.terms:
-        columns: list[Column] = []
+        columns: list[DesignFactor] = []
         for factor in term:
             declared = usable(declaration, factor.column)
             if is_category(factor, declared):

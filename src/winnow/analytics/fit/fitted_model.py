@@ -45,7 +45,7 @@ class FittedModel:
     @cached_property
     def estimator(self) -> "Pipeline":
         """A scikit-learn pipeline; its first step takes rows of the data."""
-        from winnow.analytics.fit.estimators import estimator_of  # noqa: PLC0415 - a table alone needs no scikit-learn
+        from winnow.analytics.fit.sklearn_pipelines import estimator_of  # noqa: PLC0415 - a table alone needs no scikit-learn
 
         return estimator_of(self.answer)
 

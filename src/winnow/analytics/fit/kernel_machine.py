@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.fit.decomposition import moments_program, scaling_record
 from winnow.analytics.fit.design import Matrix
-from winnow.analytics.fit.sample import Sample
+from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.whole_numbers import FixedPoint, symmetric, upper
 from winnow.analytics.program import Compare, Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 
 
 def svm_program(
-    sample: Sample, minimum: int, *, features: int, width: float | None, cost: float, seed: int
+    sample: FitRows, minimum: int, *, features: int, width: float | None, cost: float, seed: int
 ) -> Program[dict[str, Any]]:
     """`features` cosines of random directions; `width` is γ of exp(-γ‖x - x'‖²), 1/columns if it is not given."""
     moments = yield from moments_program(sample)

@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.fit.design import CategoryColumn, NumberColumn
-from winnow.analytics.fit.sample import Sample, enough_rows
+from winnow.analytics.fit.design import DesignCategory, DesignNumber
+from winnow.analytics.fit.fit_rows import FitRows, enough_rows
 from winnow.analytics.fit.whole_numbers import FixedPoint
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
 
 
-def naive_bayes_program(sample: Sample, minimum: int) -> Program[dict[str, Any]]:
+def naive_bayes_program(sample: FitRows, minimum: int) -> Program[dict[str, Any]]:
     columns = [term[0] for term in sample.design.factors]
-    numbers = [column for column in columns if isinstance(column, NumberColumn)]
-    categories = [column for column in columns if isinstance(column, CategoryColumn)]
+    numbers = [column for column in columns if isinstance(column, DesignNumber)]
+    categories = [column for column in columns if isinstance(column, DesignCategory)]
     if numbers and categories:
         named = ", ".join(str(column.factor) for column in categories)
         raise ConfigError(f"naive-bayes takes numbers or categories, not both; these are categories: {named}")
@@ -24,7 +24,7 @@ def naive_bayes_program(sample: Sample, minimum: int) -> Program[dict[str, Any]]
     return {"priors": [count / sample.rows for count in sample.counts], **found}
 
 
-def _of_numbers(sample: Sample, columns: list[NumberColumn]) -> Program[dict[str, Any]]:
+def _of_numbers(sample: FitRows, columns: list[DesignNumber]) -> Program[dict[str, Any]]:
     sums = FixedPoint(float(sample.rows))
 
     def local(table: OwnerTable) -> NDArray[np.int64]:
@@ -45,7 +45,7 @@ def _of_numbers(sample: Sample, columns: list[NumberColumn]) -> Program[dict[str
     }
 
 
-def _of_categories(sample: Sample, columns: list[CategoryColumn], minimum: int) -> Program[dict[str, Any]]:
+def _of_categories(sample: FitRows, columns: list[DesignCategory], minimum: int) -> Program[dict[str, Any]]:
     """Cells with too few rows are not told; smoothing fills them in as if they had none."""
 
     cells = [[(column.factor.column, group)] for column in columns for group in column.groups]

@@ -15,7 +15,7 @@ from scipy import stats
 
 from winnow.analytics.fit.design import INTERCEPT, Matrix
 from winnow.analytics.fit.families import Family
-from winnow.analytics.fit.sample import Sample
+from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.whole_numbers import FixedPoint, symmetric, upper
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -37,7 +37,7 @@ class Coefficients:
     values: Vector
     covariance: Matrix
 
-    def table(self, sample: Sample, statistic: str, freedom: float) -> list[dict[str, Any]]:
+    def table(self, sample: FitRows, statistic: str, freedom: float) -> list[dict[str, Any]]:
         """One record a term, in the units of the data."""
         units = sample.design.original_units()
         estimates, errors = units @ self.values, np.sqrt(np.diag(units @ self.covariance @ units.T))
@@ -55,7 +55,7 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def linear_program(sample: Sample, half: float, penalty: float = 0.0) -> Program[dict[str, Any]]:
+def linear_program(sample: FitRows, half: float, penalty: float = 0.0) -> Program[dict[str, Any]]:
     """`half` bounds the response: it is between -half and half."""
     names, count = sample.design.names, len(sample.design.names)
     moments = FixedPoint(float(sample.rows))
@@ -114,7 +114,7 @@ def _refuse_collinear(gram: Matrix, names: tuple[str, ...]) -> None:
         raise ConfigError(f"these terms are collinear: {', '.join(among)}; leave one of them out")
 
 
-def glm_program(sample: Sample, family: Family) -> Program[dict[str, Any]]:
+def glm_program(sample: FitRows, family: Family) -> Program[dict[str, Any]]:
     names, count = sample.design.names, len(sample.design.names)
     entries = count * (count + 1) // 2
     sums = FixedPoint(sample.rows * family.largest)
@@ -157,7 +157,7 @@ def glm_program(sample: Sample, family: Family) -> Program[dict[str, Any]]:
     }
 
 
-def _start(sample: Sample, family: Family) -> Program[Vector]:
+def _start(sample: FitRows, family: Family) -> Program[Vector]:
     """The coefficients whose predictor is nearest to that of the mean response in every row."""
     count = len(sample.design.names)
     entries = count * (count + 1) // 2
@@ -173,7 +173,7 @@ def _start(sample: Sample, family: Family) -> Program[Vector]:
     return np.asarray(np.linalg.solve(gram, totals) * family.link(float(opened[-1]) / sample.rows), np.float64)
 
 
-def _dispersion(sample: Sample, family: Family, beta: Vector) -> Program[float]:
+def _dispersion(sample: FitRows, family: Family, beta: Vector) -> Program[float]:
     if not family.estimates_dispersion:
         return 1.0
     sums = FixedPoint(sample.rows * family.largest**2)

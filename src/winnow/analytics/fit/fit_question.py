@@ -14,8 +14,8 @@ from winnow.core import ConfigError, suggest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from winnow.analytics.fit.design import Column
-    from winnow.analytics.fit.sample import Response, Sample
+    from winnow.analytics.fit.design import DesignFactor
+    from winnow.analytics.fit.fit_rows import FitRows, Response
     from winnow.analytics.program import Program
     from winnow.analytics.tables.owner_table import OwnerTable
 
@@ -61,7 +61,7 @@ class FitQuestion(Question):
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.fit.design import make_design  # noqa: PLC0415 - who only reads questions loads no tables
-        from winnow.analytics.fit.sample import Sample, checked_sample  # noqa: PLC0415
+        from winnow.analytics.fit.fit_rows import FitRows, checked_sample  # noqa: PLC0415
 
         declaration = terms.declaration
         formula = self._formula(declaration)
@@ -69,7 +69,7 @@ class FitQuestion(Question):
         if self.model == "naive-bayes" and formula.interacts:
             raise ConfigError("naive-bayes takes single columns; remove ':' and '*' from the formula")
         response, classes = self._response(declaration, formula)
-        sample = Sample(design, response, max(len(classes), 1))
+        sample = FitRows(design, response, max(len(classes), 1))
         checked = yield from checked_sample(sample, terms.minimum, classes)
         found = yield from self._fitted(checked, terms, formula)
         return {
@@ -134,7 +134,7 @@ class FitQuestion(Question):
             raise ConfigError(f"{self.model} tells two values apart; '{name}' has {len(values)}: say which is positive")
         return values[-1]
 
-    def _fitted(self, sample: "Sample", terms: MergedTerms, formula: Formula) -> "Program[dict[str, Any]]":
+    def _fitted(self, sample: "FitRows", terms: MergedTerms, formula: Formula) -> "Program[dict[str, Any]]":
         from winnow.analytics.fit import families  # noqa: PLC0415
         from winnow.analytics.fit.clusters import kmeans_program  # noqa: PLC0415
         from winnow.analytics.fit.decomposition import pca_program  # noqa: PLC0415
@@ -184,20 +184,20 @@ def _equals(codes: Any, place: int) -> Any:
     return np.where(np.isnan(codes), np.nan, (codes == place).astype(float))
 
 
-def _level_places(factors: "Sequence[Column]", product: tuple[int, ...]) -> list[int]:
+def _level_places(factors: "Sequence[DesignFactor]", product: tuple[int, ...]) -> list[int]:
     """Of each factor, the group of levels that a product is about; 0 for numbers."""
     return [at + int(getattr(factor, "reference", 0)) for factor, at in zip(factors, product, strict=True)]
 
 
-def design_record(sample: "Sample", declaration: TableDeclaration) -> dict[str, Any]:
+def design_record(sample: "FitRows", declaration: TableDeclaration) -> dict[str, Any]:
     """What makes a row of the design out of a row of the data: enough to predict with."""
-    from winnow.analytics.fit.design import CategoryColumn  # noqa: PLC0415
+    from winnow.analytics.fit.design import DesignCategory  # noqa: PLC0415
 
     factors = {str(each.factor): each for term in sample.design.factors for each in term}
     described = {}
     for name, each in factors.items():
         about: dict[str, Any] = {"column": each.factor.column, "use": each.factor.use}
-        if isinstance(each, CategoryColumn):
+        if isinstance(each, DesignCategory):
             listed = declaration.column(each.factor.column).categories or ()
             about["levels"] = [[str(listed[level]) for level in group] for group in each.groups]
         described[name] = about

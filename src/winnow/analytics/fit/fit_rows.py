@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.fit.design import POOLED, CategoryColumn, Design, DesignColumn, Matrix
+from winnow.analytics.fit.design import POOLED, Design, DesignCategory, DesignColumn, Matrix
 from winnow.analytics.program import Compare, Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
@@ -24,7 +24,7 @@ Cell = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class FitRows:
     """A design, a response, and how many complete rows there are of each class (one number without classes)."""
 
     design: Design
@@ -70,7 +70,7 @@ class Sample:
         return response.astype(np.int64) if self.classes > 1 else np.zeros(len(response), np.int64)
 
 
-def checked_sample(sample: Sample, minimum: int, class_names: tuple[str, ...] = ()) -> Program[Sample]:
+def checked_sample(sample: FitRows, minimum: int, class_names: tuple[str, ...] = ()) -> Program[FitRows]:
     """The sample with its counts, its rare levels pooled and its rare products dropped."""
     enough = yield Compare(
         label="enough rows",
@@ -90,7 +90,7 @@ def checked_sample(sample: Sample, minimum: int, class_names: tuple[str, ...] = 
     return replace(sample, counts=tuple(int(each) for each in counts))
 
 
-def _pool_levels(sample: Sample, minimum: int) -> Program[Sample]:
+def _pool_levels(sample: FitRows, minimum: int) -> Program[FitRows]:
     """Levels with too few rows as one."""
     categories = _categories(sample.design)
     if not categories:
@@ -106,18 +106,18 @@ def _pool_levels(sample: Sample, minimum: int) -> Program[Sample]:
             kept = {*merged.labels}
             pooled += [f"{column.factor}[{label}]" for label in old.labels if label not in kept]
     factors = tuple(
-        tuple(final[column] if isinstance(column, CategoryColumn) else column for column in term)
+        tuple(final[column] if isinstance(column, DesignCategory) else column for column in term)
         for term in sample.design.factors
     )
     return replace(sample, design=replace(sample.design, factors=factors), pooled=tuple(pooled))
 
 
-def _categories(design: Design) -> list[CategoryColumn]:
-    return list(dict.fromkeys(each for term in design.factors for each in term if isinstance(each, CategoryColumn)))
+def _categories(design: Design) -> list[DesignCategory]:
+    return list(dict.fromkeys(each for term in design.factors for each in term if isinstance(each, DesignCategory)))
 
 
 def _compare_groups(
-    sample: Sample, columns: list[CategoryColumn], minimum: int, label: str
+    sample: FitRows, columns: list[DesignCategory], minimum: int, label: str
 ) -> Program[list[NDArray[np.bool_]]]:
     """For each column, which of its groups of levels have enough rows in every class."""
 
@@ -128,7 +128,7 @@ def _compare_groups(
 
 
 def enough_rows(
-    sample: Sample, cells: Sequence[Sequence[Cell]], minimum: int, label: str
+    sample: FitRows, cells: Sequence[Sequence[Cell]], minimum: int, label: str
 ) -> Program[NDArray[np.bool_]]:
     """Whether there are enough complete rows of each cell (first) and class (second)."""
     bits = yield Compare(
@@ -139,7 +139,7 @@ def enough_rows(
     return bits.astype(bool).reshape(len(cells), sample.classes)
 
 
-def _with_pooled(column: CategoryColumn, passed: NDArray[np.bool_]) -> CategoryColumn:
+def _with_pooled(column: DesignCategory, passed: NDArray[np.bool_]) -> DesignCategory:
     """Groups that passed, and all others as one last group."""
     if passed.all():
         return column
@@ -149,7 +149,7 @@ def _with_pooled(column: CategoryColumn, passed: NDArray[np.bool_]) -> CategoryC
     return replace(column, groups=groups, labels=(*(column.labels[place] for place in kept), POOLED))
 
 
-def _into_reference(column: CategoryColumn, passed: NDArray[np.bool_]) -> CategoryColumn:
+def _into_reference(column: DesignCategory, passed: NDArray[np.bool_]) -> DesignCategory:
     """The last group, still too few, joins the first."""
     if len(column.groups) < 3 or not passed[:-1].all():
         raise ConfigError(
@@ -159,10 +159,10 @@ def _into_reference(column: CategoryColumn, passed: NDArray[np.bool_]) -> Catego
     return replace(column, groups=((*first, *last), *others), labels=column.labels[:-1])
 
 
-def _drop_products(sample: Sample, minimum: int) -> Program[Sample]:
+def _drop_products(sample: FitRows, minimum: int) -> Program[FitRows]:
     """Products of levels with too few rows are left out; so are those from which such a cell could be worked out."""
     terms = {
-        number: [column for column in term if isinstance(column, CategoryColumn)]
+        number: [column for column in term if isinstance(column, DesignCategory)]
         for number, term in enumerate(sample.design.factors)
     }
     places = [
@@ -190,5 +190,5 @@ def _drop_products(sample: Sample, minimum: int) -> Program[Sample]:
 def _surrounded(design: Design, column: DesignColumn, good: Mapping[tuple[int, tuple[int, ...]], bool]) -> bool:
     """Whether the product's cell, and all that differ from it by reference levels, have enough rows."""
     factors = zip(column.product, design.factors[column.term], strict=True)
-    levels = [at + 1 for at, factor in factors if isinstance(factor, CategoryColumn)]
+    levels = [at + 1 for at, factor in factors if isinstance(factor, DesignCategory)]
     return all(good[column.term, cell] for cell in product(*((0, level) for level in levels)))
