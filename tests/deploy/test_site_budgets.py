@@ -13,22 +13,22 @@ from siting import World
 
 from command_line import call
 from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.budget_records import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.noise_secret import KEY_FILE, noise_seed
-from winnow.deploy.site.privacy_budgets import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.site_policy import (
-    NoiseBudget,
-    QueryRule,
     QuestionRequest,
     SitePolicy,
+    SiteQueryRule,
+    SpendingLimit,
     answers,
     read_site_policy,
 )
 
-LIMIT = NoiseBudget(epsilon=4.0, delta=1e-6)
+LIMIT = SpendingLimit(epsilon=4.0, delta=1e-6)
 ANA = Peer(name="ana", organisation="Institute", role="lead", kind="person", serial=1)
 RULES = """
 [[queries]]
@@ -65,7 +65,7 @@ def outcome(table: str, *needs: str, who: Peer = ANA, epsilon: float | None = No
     policy = read_site_policy(RULES.encode())
     asked = QuestionRequest(table=table, needs=frozenset(needs), epsilon=epsilon, delta=delta)
     found = answers(policy, who, asked)
-    return f"minimum {found.minimum}, owners {found.owners}" if isinstance(found, QueryRule) else found.reason
+    return f"minimum {found.minimum}, owners {found.owners}" if isinstance(found, SiteQueryRule) else found.reason
 
 
 def test_one_rule_must_allow_all_of_a_question() -> None:
@@ -87,7 +87,7 @@ def test_one_rule_must_allow_all_of_a_question() -> None:
 
 def test_a_site_without_rules_answers_nobody() -> None:
     asked = QuestionRequest(table="stays", needs=frozenset())
-    assert not isinstance(answers(SitePolicy(), ANA, asked), QueryRule)
+    assert not isinstance(answers(SitePolicy(), ANA, asked), SiteQueryRule)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from winnow.config.config_errors import config_error
 from winnow.core import AnyEvent, Handler, Population, Workflow
-from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.load_data import load_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ def run_workflow(
     from winnow.fleet import Devices  # noqa: PLC0415 - in a job none of this is needed, nor torch
     from winnow.simulate import SimulatedFederation  # noqa: PLC0415
 
-    spread = federate(load(settings), settings, seed)
+    spread = federate(load_data(settings), settings, seed)
     clients = spread.clients
     federation = SimulatedFederation(
         site=HostedClients(clients=clients),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from winnow.deploy.site.privacy_budgets import PrivacyBudgets
+from winnow.deploy.site.budget_records import PrivacyBudgets
 from winnow.deploy.site.state_database import SiteDatabase, StateStoreError
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.wire.messages import ClientResult, DeployJob, Settle
