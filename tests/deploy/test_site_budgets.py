@@ -12,6 +12,10 @@ import pytest
 from siting import World
 
 from command_line import call
+from winnow.analytics.question import KINDS
+from winnow.config.question_kinds import QUESTION_KINDS
+from winnow.core import RunError
+from winnow.deploy.client.submit_question import read_answer
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.budget_records import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.noise_secret import KEY_FILE, noise_seed
@@ -176,6 +180,30 @@ def test_what_is_booked_survives_a_killed_agent_and_an_older_state_has_no_bookin
     assert third.budgets.is_booked("one")
     third.close()
     again.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"[1, 2]",
+        b'{"mean": NaN}',
+        b'{"mean": 1e999}',
+        b'{"a": ' * 100 + b"1" + b"}" * 100,
+        b"[" * 100_000,
+        b'{"a": "' + b"x" * 20_000 + b'"}',
+        b'{"a": "\xff"}',
+        b"",
+    ],
+)
+def test_an_answer_of_a_lying_server_is_refused_in_one_line(sent: bytes) -> None:
+    with pytest.raises(RunError, match="what the server sent is no answer that can be read") as error:
+        read_answer(sent)
+    assert "\n" not in str(error.value)
+    assert read_answer(b'{"mean": [1.5, null, "a"]}') == {"mean": [1.5, None, "a"]}
+
+
+def test_kinds_of_questions_are_those_that_bundles_may_have() -> None:
+    assert {*QUESTION_KINDS} == {*KINDS}
 
 
 def test_noise_is_a_secret_of_the_site_that_stays(tmp_path: Path) -> None:
