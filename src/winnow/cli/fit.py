@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.ask_owners import FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 
@@ -56,6 +56,7 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE.json", help="Write the fit to a file, for winnow.load_fit.", show_default=False),
     ] = None,
+    explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to the rows of several owners, from sums alone: no row and no owner's own value leaves."""
@@ -65,7 +66,7 @@ def fit(
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import stdout_console, write_json
     from winnow.core import ConfigError
-    from winnow.questions import only_table
+    from winnow.questions import FEDERATION_FILE, only_table
 
     if model in WITHOUT_RESPONSE and table is not None:
         raise ConfigError(f"{model} takes the table in the place of a formula; leave out --table")
@@ -87,6 +88,11 @@ def fit(
         "seed": seed,
     }
     question = read_question({key: value for key, value in given.items() if value is not None})
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
     found = FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
     if out is not None:
         found.save(out)
