@@ -38,18 +38,26 @@ def fit(
     ] = None,
     penalty: Annotated[
         float | None,
-        typer.Option(help="Of ridge: λ for columns of deviation 1. Default: 1.", show_default=False),
+        typer.Option(metavar="NUMBER", help="Of ridge: λ for columns of deviation 1. Default: 1.", show_default=False),
     ] = None,
-    clusters: Annotated[int | None, typer.Option(help="Of kmeans. Default: 8.", show_default=False)] = None,
-    components: Annotated[int | None, typer.Option(help="Of pca. Default: all.", show_default=False)] = None,
+    clusters: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of kmeans. Default: 8.", show_default=False)
+    ] = None,
+    components: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of pca. Default: all.", show_default=False)
+    ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Random features of svm. Default: 100.", show_default=False)
+        int | None, typer.Option(metavar="NUMBER", help="Random features of svm. Default: 100.", show_default=False)
     ] = None,
     width: Annotated[
-        float | None, typer.Option(help="γ of svm's kernel. Default: 1/columns.", show_default=False)
+        float | None, typer.Option(metavar="NUMBER", help="γ of svm's kernel. Default: 1/columns.", show_default=False)
     ] = None,
-    cost: Annotated[float | None, typer.Option(help="C of svm. Default: 1.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of kmeans and svm. Default: 0.", show_default=False)] = None,
+    cost: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="C of svm. Default: 1.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of kmeans and svm. Default: 0.", show_default=False)
+    ] = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
     out: Annotated[
