@@ -56,6 +56,9 @@ def stats(
     scale: Annotated[
         bool, typer.Option("--scale", help="Print means and deviations as a line for site.toml and server.toml.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Statistics of a table whose rows several owners hold: only sums over all of them are opened.
@@ -66,6 +69,7 @@ def stats(
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.questions import FEDERATION_FILE
 
     given = {
         "kind": "statistics",
@@ -82,6 +86,11 @@ def stats(
         "delta": delta,
     }
     question = read_question({key: value for key, value in given.items() if value is not None})
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
     report = StatisticsReport(answer)
     if out is not None:

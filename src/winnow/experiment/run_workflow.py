@@ -50,8 +50,9 @@ def run_workflow(
 
     `data` names a known set, or is a [data] section (`{"name": "digits", "clients": 10}`). In a submitted program the
     sites' data of that name are used. `volatile` names handlers whose replies hold only while their site's process
-    lives, like letters under a key that it drew: a site writes none of them to its disk. Gives what happened; what was achieved is in the workflow. Nothing after it is
-    executed at a site, nor where the program is only asked what it wants to run.
+    lives, like letters under a key that it drew: a site writes none of them to its disk. Gives what happened; what was
+    achieved is in the workflow. Nothing after it is executed at a site, nor where the program is only asked what it
+    wants to run.
     """
     settings = _data_settings({"name": data} if isinstance(data, str) else dict(data))
     wanted = WorkflowSpec(workflow=workflow, handlers=handlers, data=settings, seed=seed, volatile=frozenset(volatile))
