@@ -37,6 +37,7 @@ def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanat
     computing = _computing(len(terms.owners))
     exchanges = sum(_exchanges(step) for step in steps)
     sent = sum(_bytes(step, len(terms.owners), computing) for step in steps)
+    count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
     return QuestionExplanation(
         title=f"{question.kind} of {question.table}",
         steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
@@ -75,11 +76,8 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
     if isinstance(step, Compare):
         return f"{step.label}: compare {counted(size, 'sum')} in shares; of each, only yes or no is opened"
     if isinstance(step, Sum):
-        noise = (
-            ""
-            if step.noise is None
-            else f", with noise that costs ε = {epsilon_of(step.noise.rho, question.delta):.3g}"
-        )
+        spent = 0.0 if step.noise is None else epsilon_of(step.noise.rho, question.delta)
+        noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
         whose = "each owner's" if step.per_owner else "the sum over all owners of"
         return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
     return f"{step.label}: match identifiers without showing any that is not common"

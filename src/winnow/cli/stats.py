@@ -86,7 +86,10 @@ def stats(
     question = read_question({key: value for key, value in given.items() if value is not None})
     if explain:
         from winnow.cli.explain_question import explain_asked
+        from winnow.core import ConfigError
 
+        if kit is not None:
+            raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
         explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
         return
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
