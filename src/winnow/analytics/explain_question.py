@@ -37,7 +37,6 @@ def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanat
     computing = _computing(len(terms.owners))
     exchanges = sum(_exchanges(step) for step in steps)
     sent = sum(_bytes(step, len(terms.owners), computing) for step in steps)
-    count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
     return QuestionExplanation(
         title=f"{question.kind} of {question.table}",
         steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
