@@ -25,7 +25,7 @@ from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import QueryTerms, merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.stats.report import StatisticsReport
 from winnow.analytics.stats.suppression import SMALL, CellTable, decide_cells
 from winnow.analytics.tables.declaration import TableDeclaration

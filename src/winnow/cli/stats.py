@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.ask_owners import FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def stats(
     scale: Annotated[
         bool, typer.Option("--scale", help="Print means and deviations as a line for site.toml and server.toml.")
     ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
-    ] = False,
+    explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Statistics of a table whose rows several owners hold: only sums over all of them are opened.

@@ -13,7 +13,7 @@ from winnow.analytics.stats.opened_counts import OpenedCounts, open_counts
 from winnow.analytics.stats.owner_statistics import open_owner_statistics
 from winnow.analytics.stats.plan import EVERYBODY, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.quantile_search import Quantiles, Search, rank, search_quantiles
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.stats.significance_tests import read_tests
 from winnow.analytics.stats.size_up import size_up
 from winnow.analytics.stats.suppression import TOTAL

@@ -23,7 +23,7 @@ from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums,
 from winnow.analytics.stats.noisy_answer import NoisyCells, NoisyStatistics
 from winnow.analytics.stats.opened_counts import Key
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:
