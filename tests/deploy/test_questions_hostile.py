@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from siting import Script, World, agent_at, deploy, serving, task
 
+from waiting import eventually
 from winnow.analytics.agreement import Statement, encode_statements
 from winnow.analytics.question import read_question
 from winnow.analytics.stats.question import StatisticsQuestion
@@ -21,7 +22,7 @@ from winnow.deploy.client.submit_question import question_config
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.server.job_spec import read_job_spec
-from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.agent import STATE_FILE, Agent
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.wire.messages import (
     AssignTask,
@@ -127,12 +128,12 @@ class Asking:
             state.close()
 
     @contextmanager
-    def running(self, worker: str = WORKER_MODULE) -> Iterator[None]:
+    def running(self, worker: str = WORKER_MODULE) -> Iterator[Agent]:
         with (
             serving(self.world, self.script, "grpc://localhost:0") as server,
-            agent_at(self.world, server.url, worker, OUTPUT_FILTER_MODULE),
+            agent_at(self.world, server.url, worker, OUTPUT_FILTER_MODULE) as agent,
         ):
-            yield
+            yield agent
 
 
 @pytest.fixture
@@ -147,7 +148,8 @@ def alone(terms: str) -> list[Statement]:
 def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Asking) -> None:
     """Another attempt, the job deployed anew, its worker killed, its agent restarted: the same bytes leave."""
     bundle = server.bundle()
-    with server.running():
+    with server.running() as agent:
+        eventually(lambda: agent._context.warm_worker.ready)  # the process that is kept ready has to do, too
         joined = server.deploy(bundle)
         assert joined.data == DataDescription(sizes=[1]), "not even how many rows there are"
         assert server.spent() == 0.0
