@@ -148,8 +148,7 @@ def alone(terms: str) -> list[Statement]:
 def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Asking) -> None:
     """Another attempt, the job deployed anew, its worker killed, its agent restarted: the same bytes leave."""
     bundle = server.bundle()
-    with server.running() as agent:
-        eventually(lambda: agent._context.warm_worker.ready)  # the process that is kept ready has to do, too
+    with server.running():
         joined = server.deploy(bundle)
         assert joined.data == DataDescription(sizes=[1]), "not even how many rows there are"
         assert server.spent() == 0.0
@@ -184,6 +183,18 @@ def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Ask
         other = server.deploy(server.bundle(), job="job-2")
         assert other.reason == "ε 1.5 does not last: 1.29 of 2 is left for the-lead at plant-a"
     assert server.spent() == cost
+
+
+@pytest.mark.slow(part="deploy")
+def test_the_process_that_is_kept_ready_answers_as_a_new_one_does(server: Asking) -> None:
+    bundle = server.bundle()
+    with server.running() as agent:
+        eventually(lambda: agent._context.warm_worker.ready)
+        assert server.deploy(bundle).accepted
+        assert not agent._context.warm_worker.ready
+        first = server.opened(server.step("one", alone(server.terms())))
+        assert server.deploy(bundle, anew=True).accepted, "by a new process: the next one is not loaded yet"
+        assert server.opened(server.step("two", alone(server.terms()))) == first
 
 
 def _workers(folder: Path) -> list[int]:
@@ -227,8 +238,8 @@ def test_what_the_author_did_not_sign_is_not_answered(server: Asking) -> None:
         (("", ""), {"own.py": "1"}, "a job of kind 'statistics' has no code of its own; this bundle contains"),
         (("[question]", "[queston]"), {}, "the job is of kind 'statistics', and has no [question] section"),
         (('[data]\nname = "turbines"', '[data]\nname = "gears"'), {}, "[question] table and [data] name differ"),
-        (("epsilon = 1.5", "epsilon = 1.5\nplan = 3"), {}, "[question] plan"),
-        (("epsilon = 1.5", "epsilon = -1.5"), {}, "[question] epsilon"),
+        (("epsilon = 1.5", "epsilon = 1.5\nplan = 3"), {}, "[question]: "),
+        (("epsilon = 1.5", "epsilon = -1.5"), {}, "[question]: epsilon = -1.5: must be above 0"),
     ],
 )
 def test_a_bundle_that_is_no_question_is_one_line(
