@@ -424,7 +424,7 @@ def test_a_budget_is_asked_before_a_noisy_step_and_its_refusal_is_the_end() -> N
     assert booked == ["asked"]
 
 
-def test_owners_of_another_submission_refuse_letters() -> None:
+def test_owners_of_another_submission_refuse_messages() -> None:
     owned = tables(2)
     parties = SimulatedOwners(QUESTION, owned, dict.fromkeys(owned, TERMS))
     with pytest.raises(WinnowError, match="its message is about another step"):

@@ -70,7 +70,8 @@ class SecureStep:
     @property
     def batch_length(self) -> int:
         """How many entries are computed at a time."""
-        return max(1, MAX_RECEIVED_BYTES // (self.field.byte_length * len(self.everybody)))
+        width: int = self.field.byte_length
+        return max(1, MAX_RECEIVED_BYTES // (width * len(self.everybody)))
 
     @property
     def max_exchanges(self) -> int:
