@@ -18,6 +18,7 @@ from bench import (
     encryption,
     gpu,
     homomorphic,
+    letters,
     populations,
     profiling,
     rounds,
@@ -40,6 +41,7 @@ BENCHES = {
     "homomorphic": homomorphic,
     "secure": secure,
     "wire": wire,
+    "letters": letters,
 }
 
 

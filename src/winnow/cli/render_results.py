@@ -62,12 +62,12 @@ def run_summary(view: RunView) -> RenderableType:
 def answer_summary(view: RunView) -> RenderableType:
     """What a question's run has found; as long as it is not finished, how far it is."""
     from winnow.analytics.answers import render_answer
-    from winnow.analytics.question_run_folder import read_answer
+    from winnow.analytics.question_run_folder import stored_answer
 
     assert view.path is not None
     title = plain_text(f"{view.label.name}  {_state(view, view.summary())}")
     title.stylize("bold", 0, len(view.label.name))
-    return title if view.result is None else Group(title, render_answer(read_answer(view.path)))
+    return title if view.result is None else Group(title, render_answer(stored_answer(view.path)))
 
 
 def run_state(view: RunView, stopped: str | None) -> str:

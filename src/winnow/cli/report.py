@@ -48,7 +48,7 @@ def report(
 def _answer_page(views: "list[RunView]", place: Path) -> Path:
     """The page of a question's answer."""
     from winnow.analytics.answers import write_answer_page
-    from winnow.analytics.question_run_folder import read_answer
+    from winnow.analytics.question_run_folder import stored_answer
     from winnow.core import RunError
 
     if len(views) > 1:
@@ -57,4 +57,4 @@ def _answer_page(views: "list[RunView]", place: Path) -> Path:
     assert path is not None
     if views[0].result is None:
         raise RunError(f"{path} is not finished; repeat the command that asked, with the same --folder")
-    return write_answer_page(read_answer(path), place)
+    return write_answer_page(stored_answer(path), place)
