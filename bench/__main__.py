@@ -18,12 +18,12 @@ from bench import (
     encryption,
     gpu,
     homomorphic,
-    letters,
     populations,
     profiling,
     rounds,
     secure,
     selection,
+    statistics,
     wire,
 )
 from bench.table import machine, show
@@ -41,7 +41,7 @@ BENCHES = {
     "homomorphic": homomorphic,
     "secure": secure,
     "wire": wire,
-    "letters": letters,
+    "statistics": statistics,
 }
 
 

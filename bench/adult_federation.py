@@ -43,6 +43,6 @@ def write_federation(rows: pd.DataFrame, folder: Path) -> Path:
         else:
             what = f"values = {sorted(rows[name].dropna().unique())}"
         lines.append(f'{name} = {{ level = "protected", {what} }}')
-    place = folder / "federation.toml"
-    place.write_text("\n".join(lines).replace("'", '"') + "\n")
-    return place
+    federation = folder / "federation.toml"
+    federation.write_text("\n".join(lines).replace("'", '"') + "\n")
+    return federation

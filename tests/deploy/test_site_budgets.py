@@ -4,6 +4,8 @@ import io
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +22,7 @@ from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.budget_records import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.noise_secret import KEY_FILE, noise_seed
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.warm_worker import PRELOADED_MODULES
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
@@ -200,6 +203,17 @@ def test_an_answer_of_a_lying_server_is_refused_in_one_line(sent: bytes) -> None
         read_answer(sent)
     assert "\n" not in str(error.value)
     assert read_answer(b'{"mean": [1.5, null, "a"]}') == {"mean": [1.5, None, "a"]}
+
+
+def test_what_a_site_keeps_ready_for_questions_loads_no_torch() -> None:
+    code = f"""
+import importlib, sys
+for module in {(*PRELOADED_MODULES, "winnow.deploy.jobs.worker", "winnow.deploy.jobs.server_analysis")!r}:
+    importlib.import_module(module)
+print([name for name in ("torch", "scipy", "sklearn") if name in sys.modules], "pyarrow" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[] True"
 
 
 def test_kinds_of_questions_are_those_that_bundles_may_have() -> None:

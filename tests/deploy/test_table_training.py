@@ -81,7 +81,7 @@ def test_a_deployed_run_scores_as_its_simulation(tmp_path: Path, monkeypatch: py
     world = TableWorld(tmp_path / "world", SITES)
     (tmp_path / "world").mkdir(exist_ok=True)
     for number, site in enumerate(SITES):
-        frame = patients(number, 300)
+        frame = patients(number, 600)
         frame.to_csv(tmp_path / f"{site}.csv", index=False)
         frame.to_csv(world.kit(site) / "patients.csv", index=False)
         (world.kit(site) / "site.toml").write_text('[tables.patients]\nfile = "patients.csv"\n' + COLUMNS)

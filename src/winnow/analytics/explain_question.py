@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Step, Sum, opened_length
+from winnow.analytics.program import Compare, Match, Step, Sum, opened_length
 from winnow.analytics.question import MergedTerms, Question
 from winnow.core import WinnowError
+from winnow.core.join_names import counted, listed
 from winnow.privacy.concentrated_privacy import epsilon_of
 
 LIKELY_COUNT = 1 << 12
@@ -40,9 +41,13 @@ def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanat
         title=f"{question.kind} of {question.table}",
         steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
         learns=_learns(question, terms, steps),
-        cost=f"{len(steps)} steps, about {exchanges:,} exchanges, and {sent / 1e6:,.2f} MB that each owner sends",
+        cost=f"{counted(len(steps), 'step')}, about {exchanges:,} exchanges" + _sent_text(sent),
         complete=complete,
     )
+
+
+def _sent_text(sent: int) -> str:
+    return f", and {sent / 1e6:,.2f} MB that each owner sends" if sent else ", and 96 bytes for each key"
 
 
 def _likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bool]:
@@ -68,15 +73,12 @@ def _likely(step: Step, owners: int) -> NDArray[Any]:
 def _sentence(step: Step, question: Question, owners: int) -> str:
     size = opened_length(step, owners)
     if isinstance(step, Compare):
-        return f"{step.label}: compare {size:,} sums in shares; of each, only yes or no is opened"
+        return f"{step.label}: compare {counted(size, 'sum')} in shares; of each, only yes or no is opened"
     if isinstance(step, Sum):
-        noise = (
-            ""
-            if step.noise is None
-            else f", with noise that costs ε = {epsilon_of(step.noise.rho, question.delta):.3g}"
-        )
+        spent = 0.0 if step.noise is None else epsilon_of(step.noise.rho, question.delta)
+        noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
         whose = "each owner's" if step.per_owner else "the sum over all owners of"
-        return f"{step.label}: open {whose} {size:,} numbers{noise}"
+        return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
     return f"{step.label}: match identifiers without showing any that is not common"
 
 
@@ -86,8 +88,25 @@ def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[s
         told.append(f"which counts are below {terms.minimum}, and which of those are 0: not how large they are")
     if any(step.per_owner for step in steps if isinstance(step, Sum)):
         told.append("the numbers of each owner, as all of them allow that")
-    whose = f"nothing else, unless {_coalition(len(terms.owners))}"
-    return {"everybody: who asks, the owners, the server": tuple(told), "each of them besides": (whose,)}
+    learns = {"everybody: who asks, the owners, the server": tuple(told)}
+    for step in steps:
+        if isinstance(step, Match):
+            learns.update(_matching(step, terms))
+    if all(isinstance(step, Match) for step in steps):
+        return learns
+    return {**learns, "each of them besides": (f"nothing else, unless {_coalition(len(terms.owners))}",)}
+
+
+def _matching(step: Match, terms: MergedTerms) -> dict[str, tuple[str, ...]]:
+    """What a set intersection shows besides its size, to owners who use their true keys."""
+    asker, *others = (terms.owners[place] for place in step.parties)
+    sizes = "to within a quarter, how many keys the others have"
+    if step.reveal == "size":
+        return {f"{asker} and {others[0]}": (sizes, "not which keys are in common")}
+    which = "which keys all of them have" if step.share else "not which keys are in common"
+    between = ", and those that it shares with the first of them in turn" if len(others) > 1 else ""
+    first = (f"which of its keys are also at {listed(others)}{between}", sizes)
+    return {asker: first, listed(others): (which, f"to within a quarter, how many keys {asker} has")}
 
 
 def _coalition(owners: int) -> str:
@@ -105,6 +124,8 @@ def _computing(owners: int) -> int:
 
 def _exchanges(step: Step) -> int:
     """A sum is shared and opened; a comparison goes over a tree of its bits."""
+    if isinstance(step, Match):
+        return 2 * len(step.parties)
     if isinstance(step, Compare):
         return (5 + ceil(log2(step.bits + 2))) * -(-step.length // BATCH)
     return 2
@@ -112,5 +133,7 @@ def _exchanges(step: Step) -> int:
 
 def _bytes(step: Step, owners: int, computing: int) -> int:
     """As measured: 18 bytes for a number of 62 bits, and for a comparison of n bits 90 + 20·n, to each other party."""
+    if isinstance(step, Match):
+        return 0
     each = 90 + 20 * step.bits if isinstance(step, Compare) else 18
     return each * opened_length(step, owners) * (computing - 1)
