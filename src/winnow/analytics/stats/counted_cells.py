@@ -78,7 +78,8 @@ def _by_group(key: Key, codes: Callable[["OwnerTable"], NDArray[np.int64]], rows
 
 
 def _present_or_missing(place: int, column: Column, grouping: Grouping, table: "OwnerTable") -> NDArray[np.int64]:
-    return present_and_missing(column, grouping, table)[place]
+    rows: NDArray[np.int64] = present_and_missing(column, grouping, table)[place]
+    return rows
 
 
 def _with_both(pair: tuple[NumberColumn, NumberColumn], table: "OwnerTable") -> NDArray[np.int64]:
