@@ -17,7 +17,7 @@ PRELOADED_MODULES = (
     "winnow.experiment.run_workflow",
     "winnow.analytics.stats.exact_program",
     "winnow.analytics.stats.noisy_program",
-    "winnow.privacy.shares.comparison",
+    "winnow.privacy.shares.secure_comparison",
 )
 """What the worker of a question imports; some 130 MB."""
 RESTOCK_SECONDS = 2.0
