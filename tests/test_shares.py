@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -351,3 +352,14 @@ def test_parties_compute_where_an_event_loop_runs_already() -> None:
         return list(opened[0])
 
     assert asyncio.run(inside()) == [True, False]
+
+
+def test_parties_in_several_threads_do_not_get_into_each_others_way() -> None:
+    def compare(total: int) -> list[bool]:
+        step = secure_step(3, 8, thresholds=list(range(8)))
+        _, opened = exchange(parties_of(step, [[total] * 8, [0] * 8, [0] * 8]))
+        return list(opened[2])
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(compare, range(8)))
+    assert found == [[total >= each for each in range(8)] for total in range(8)]
