@@ -22,7 +22,7 @@ def ask(
     owners: Sequence[str] = (),
     folder: str | Path | None = None,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
-    on_line: Callable[[str], object] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
     on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
 ) -> "Answer":
     """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.

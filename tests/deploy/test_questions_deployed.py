@@ -70,7 +70,7 @@ def test_the_command_asks_organisations(
 
 @deployed
 def test_an_owner_that_refuses_is_named_with_its_reason(world: TableWorld, connection: Connection) -> None:
-    with pytest.raises(ConfigError, match="no site offers a table called 'stay'; did you mean 'stays'?"):
+    with pytest.raises(ConfigError, match=r"no site offers a table called 'stay'; did you mean 'stays'\?"):
         connection.ask(StatisticsQuestion(table="stay"))
     world.allow(NOISE_RULE, "north")
     try:
