@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from winnow.analytics.query_extra import require_query_extra
 from winnow.core import AnyEvent, ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def ask(
         return submit_question(
             Path(kit), question, owners=owners, on_event=on_event, on_line=on_line, folder=place
         ).values
+    require_query_extra()
     from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
 
     return ask_simulated(

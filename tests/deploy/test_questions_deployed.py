@@ -11,8 +11,7 @@ from table_world import NOISE_RULE, RULE, SECTION, TableWorld, running, stays
 
 from command_line import call
 from winnow.analytics.program import run_plain
-from winnow.analytics.question import QueryTerms, merge_terms
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError, RunError
 from winnow.deploy.client.connection import Connection
 from winnow.runs import RunFolder
@@ -92,19 +91,6 @@ def test_an_owner_that_refuses_is_named_with_its_reason(world: TableWorld, conne
 def test_declarations_that_differ_are_named(connection: Connection) -> None:
     with pytest.raises(RunError, match=r"east and west disagree on column 'age': bounds \[0, 110\] and \[0, 120\]"):
         connection.ask(StatisticsQuestion(table="beds"))
-
-
-@deployed
-def test_two_owners_compute_with_the_server(world: TableWorld, connection: Connection) -> None:
-    """Its messages are part of tasks and replies, and it opens the same as they do."""
-    question, pair = StatisticsQuestion(table="stays", by=("ward",), histograms=4), ("east", "north")
-    own = {
-        site: QueryTerms(declaration=world.table(site).declaration, allow=("statistics", "correlation"))
-        for site in pair
-    }
-    terms = merge_terms(question, own)
-    answer = connection.ask(question, owners=pair)
-    assert answer.values == run_plain(lambda: question.program(terms), [world.table(site) for site in pair])
 
 
 @deployed

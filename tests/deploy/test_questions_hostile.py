@@ -16,7 +16,7 @@ from siting import Script, World, agent_at, deploy, serving, task
 from waiting import eventually
 from winnow.analytics.agreement import Statement, encode_statements
 from winnow.analytics.question import read_question
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError
 from winnow.deploy.client.submit_question import question_config
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle

@@ -21,9 +21,9 @@ from winnow.analytics.stats.counted_cells import Edges, key_of
 from winnow.analytics.stats.exact_program import jittered_edges
 from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums, present_and_missing
 from winnow.analytics.stats.noisy_answer import NoisyCells, NoisyStatistics
-from winnow.analytics.stats.opened_counts import Key
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
+from winnow.analytics.stats.suppression import Key
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:
