@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
-    from winnow.questions import fit, intersect, load_fit, stats
+    from winnow.questions import fit, intersect, load_fit, stats, truth
 
     __version__: str
 
@@ -43,6 +43,7 @@ __all__ = [
     "run",
     "run_workflow",
     "stats",
+    "truth",
 ]
 
 _HOMES = {
@@ -63,6 +64,7 @@ _HOMES = {
     "load_fit": "winnow.questions",
     "run": "winnow.api",
     "stats": "winnow.questions",
+    "truth": "winnow.questions",
 }
 
 

@@ -31,9 +31,7 @@ def fraction_bits(participants: int, bound: float) -> int:
     """The bits behind the point, if so many participants each add numbers up to `bound`."""
     bits = floor(log2((LARGEST - participants) / (participants * bound)))
     if bits < MIN_FRACTION_BITS:
-        raise ConfigError(
-            f"{participants:,} participants are too many for sums modulo 2^31 − 1; split them"
-        )
+        raise ConfigError(f"{participants:,} participants are too many for sums modulo 2^31 − 1; split them")
     return bits
 
 
