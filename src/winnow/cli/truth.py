@@ -102,7 +102,7 @@ def truth(
 
 
 def _print(report: "TruthReport") -> None:
-    from winnow.analytics.truth.truth_page import item_cells, notes, participant_cells
+    from winnow.analytics.truth.truth_page import item_cells, participant_cells, truth_notes
     from winnow.cli.console import stdout_console
     from winnow.terminal_tables import plain_text, table
 
@@ -111,7 +111,7 @@ def _print(report: "TruthReport") -> None:
         console.print(table(header, rows[:SHOWN], numbers=("confidence", "trust")))
         if (more := len(report.answer[what]) - SHOWN) > 0:
             console.print(plain_text(f"… and {more:,} more {what} (--csv FOLDER, --json)\n"))
-    for line in notes(report):
+    for line in truth_notes(report):
         console.print(plain_text(line))
 
 

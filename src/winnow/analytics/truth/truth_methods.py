@@ -9,6 +9,7 @@ from math import log
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays, Numbers
 from winnow.core import ConfigError, suggest
@@ -104,7 +105,8 @@ class LogisticMethod(_Voting):
         return np.where(_events(answers), weight, -weight), np.zeros((answers.worker_count, 0))
 
     def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
-        return 1 / (1 + np.exp(-sums.clip(-700, 700)))
+        logistic: Numbers = 1 / (1 + np.exp(-sums.clip(-700, 700)))
+        return logistic
 
 
 class DawidSkeneMethod(TruthMethod):
@@ -168,7 +170,8 @@ class CrhMethod(TruthMethod):
 
     def trust(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
         total = estimate.shared[0] if estimate is not None else answers.worker_count
-        return log(max(total, MIN_ERROR)) - np.log(self._errors(answers, estimate))
+        trust: Numbers = log(max(total, MIN_ERROR)) - np.log(self._errors(answers, estimate))
+        return trust
 
     def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
         errors = self._errors(answers, estimate)
@@ -210,23 +213,26 @@ def discover_plainly(method: TruthMethod, answers: AnswerArrays, iterations: int
     estimate = None
     for _ in range(iterations):
         of_answers, of_workers = method.contributions(answers, estimate)
-        sums = np.column_stack([np.bincount(answers.items, part, answers.item_count) for part in of_answers.T])
+        sums = np.zeros((answers.item_count, of_answers.shape[1]))
+        for place, part in enumerate(of_answers.T):
+            sums[:, place] = np.bincount(answers.items, part, answers.item_count)
         shared = of_workers.sum(axis=0)
         estimate = Estimate(confidence=method.confidence(sums, shared, estimate), shared=shared)
     assert estimate is not None
     return estimate
 
 
-def _events(answers: AnswerArrays) -> "np.ndarray[tuple[int, int], np.dtype[np.bool_]]":
+def _events(answers: AnswerArrays) -> NDArray[np.bool_]:
     """Which events each answer says are true: one event for two classes, else one a class."""
     if answers.classes == 2:
-        return answers.labels[:, None] == 1
-    return answers.labels[:, None] == np.arange(answers.classes)
+        return np.asarray(answers.labels[:, None] == 1)
+    return np.asarray(answers.labels[:, None] == np.arange(answers.classes))
 
 
 def _prior(estimate: Estimate | None, classes: int) -> Numbers:
     """How frequent each class is."""
     if estimate is None:
         return np.full(classes, 1 / classes)
-    frequent: Numbers = estimate.confidence.mean(axis=0).clip(CLIP)
-    return frequent / frequent.sum()
+    frequent = estimate.confidence.mean(axis=0).clip(CLIP)
+    prior: Numbers = frequent / frequent.sum()
+    return prior

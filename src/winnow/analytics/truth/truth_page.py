@@ -42,7 +42,7 @@ def truth_page(report: TruthReport) -> str:
     return page(
         "Truth discovery",
         lead,
-        section("Overview", _cards(answer), bullet_list(notes(report)), side_by_side(*plots)) + "".join(tables),
+        section("Overview", _cards(answer), bullet_list(truth_notes(report)), side_by_side(*plots)) + "".join(tables),
     )
 
 
@@ -61,7 +61,7 @@ def participant_cells(report: TruthReport) -> tuple[list[str], list[list[str]]]:
     return ["participant", "trust"], [[record["worker"], _share(record["trust"])] for record in ordered[:MAX_ROWS]]
 
 
-def notes(report: TruthReport) -> list[str]:
+def truth_notes(report: TruthReport) -> list[str]:
     """What a reader has to know beside the tables."""
     answer, lines = report.answer, []
     if answer["agreement"] is not None:

@@ -102,15 +102,15 @@ def _truths(crowd: CrowdAnswers, estimate: Estimate) -> tuple[list[Any], list[fl
         numbers = crowd.in_units(confidence[:, 0])
         return [float(x) if known else None for x, known in zip(numbers, answered, strict=True)], [None] * len(answered)
     by_label = np.hstack([1 - confidence, confidence]) if confidence.shape[1] == 1 else confidence
-    chosen = _first_of_the_best(by_label, TIE)
+    chosen = _first_of_the_best(by_label)
     likely = by_label[np.arange(len(chosen)), chosen]
     truths = [crowd.labels[label] if known else None for label, known in zip(chosen, answered, strict=True)]
     return truths, [float(value) if known else None for value, known in zip(likely, answered, strict=True)]
 
 
-def _first_of_the_best(by_label: Numbers, tie: float) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
-    best = by_label >= by_label.max(axis=1, keepdims=True) - tie
-    return np.argmax(best, axis=1)
+def _first_of_the_best(by_label: Numbers) -> list[int]:
+    best = by_label >= by_label.max(axis=1, keepdims=True) - TIE
+    return [int(place) for place in np.argmax(best, axis=1)]
 
 
 def _agreement(crowd: CrowdAnswers, truths: list[Any]) -> float:

@@ -85,7 +85,7 @@ class TruthSite:
             raise SharesError(f"there is no message of participant {sender}", sender)
         if message[:HEADER_BYTES] != self._terms.header(task.round, sender, task.client):
             raise SharesError(
-                f"the message of participant {sender} is not of this round, or not for this holder", sender
+                f"the message of participant {sender} is of another round, or for another holder", sender
             )
         try:
             return decode_elements(message[HEADER_BYTES:], self._terms.length)

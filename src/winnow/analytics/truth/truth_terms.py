@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Literal, TypeAlias, get_args
 
 from winnow.analytics.truth.truth_methods import TruthMethod, method_named
-from winnow.analytics.truth.vector_shares import fraction_bits
+from winnow.analytics.truth.vector_shares import bits_behind_point
 from winnow.core import ConfigError, stream
 
 Dropouts: TypeAlias = Literal["kept", "adaptive"]
@@ -45,7 +45,7 @@ class TruthTerms:
 
     @property
     def bits(self) -> int:
-        return fraction_bits(self.participants, self.method.bound)
+        return bits_behind_point(self.participants, self.method.bound)
 
     def header(self, round: int, sender: int, holder: int) -> bytes:
         """The first bytes of a message: it fits these terms, this round, this sender and this holder alone."""
@@ -89,5 +89,5 @@ def agree_on_terms(
         threshold=needed,
         dropouts="adaptive" if dropouts == "adaptive" else KEPT,
     )
-    fraction_bits(participants, terms.method.bound)
+    bits_behind_point(participants, terms.method.bound)
     return terms

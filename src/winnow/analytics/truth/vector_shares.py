@@ -27,7 +27,7 @@ ENTRY_BYTES = 4
 Elements: TypeAlias = NDArray[np.uint32]
 
 
-def fraction_bits(participants: int, bound: float) -> int:
+def bits_behind_point(participants: int, bound: float) -> int:
     """The bits behind the point, if so many participants each add numbers up to `bound`."""
     bits = floor(log2((LARGEST - participants) / (participants * bound)))
     if bits < MIN_FRACTION_BITS:
