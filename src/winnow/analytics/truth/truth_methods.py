@@ -185,7 +185,8 @@ class CrhMethod(TruthMethod):
         known = weight > 1e-3
         mean = x / np.where(answered > 0.5, answered, 1)
         value = np.where(known, (total * x - logarithm_x) / np.where(known, weight, 1), mean)
-        return value.clip(-1, 1)[:, None]
+        column: Numbers = value.clip(-1, 1)[:, None]
+        return column
 
     def _errors(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
         """Each worker's mean squared error over its own items; all alike in the beginning."""

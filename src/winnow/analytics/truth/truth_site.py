@@ -84,9 +84,7 @@ class TruthSite:
         if message is None:
             raise SharesError(f"there is no message of participant {sender}", sender)
         if message[:HEADER_BYTES] != self._terms.header(task.round, sender, task.client):
-            raise SharesError(
-                f"the message of participant {sender} is of another round, or for another holder", sender
-            )
+            raise SharesError(f"the message of participant {sender} is of another round, or for another holder", sender)
         try:
             return decode_elements(message[HEADER_BYTES:], self._terms.length)
         except SharesError as error:
