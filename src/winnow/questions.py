@@ -151,7 +151,7 @@ def truth(
     answers   a CSV file, a data frame, or columns by name; `item`, `worker` and `label` name three of them
     method    "logistic", "sum", "dawid-skene"; "crh" for numbers
     private   by secret shares between simulated participants: only sums are opened
-    settings  labels=["yes", "no"], iterations=10; with private: holders=9, threshold=5, dropout=0.05,
+    settings  labels=["yes", "no"], iterations=30; with private: holders=9, threshold=5, dropout=0.05,
               dropouts="kept", seed=0
     """
     from winnow.analytics.truth.find_truth import find_truth  # noqa: PLC0415 - import winnow is instant

@@ -29,7 +29,10 @@ def truth(
         str | None,
         typer.Option(metavar="A,B", help="The labels that are allowed; default: those that occur.", show_default=False),
     ] = None,
-    iterations: Annotated[int, typer.Option(metavar="N", help="Iterations.", min=1)] = 10,
+    iterations: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Iterations; default: 10, or 20 of dawid-skene.", min=1, show_default=False),
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="By secret shares between simulated participants; only sums are opened.")
     ] = False,

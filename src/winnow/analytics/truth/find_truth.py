@@ -10,7 +10,6 @@ from winnow.analytics.truth.truth_methods import DEFAULT_METHOD, NUMERIC_METHOD,
 from winnow.analytics.truth.truth_report import TruthReport, make_report
 from winnow.analytics.truth.truth_simulation import discover_privately
 from winnow.analytics.truth.truth_terms import KEPT, TruthTerms, agree_on_terms
-from winnow.analytics.truth.truth_workflow import ITERATIONS
 from winnow.core import AnyEvent, ConfigError, WinnowError
 
 
@@ -22,7 +21,7 @@ def find_truth(
     label: str = "label",
     method: str = DEFAULT_METHOD,
     labels: Sequence[str] = (),
-    iterations: int = ITERATIONS,
+    iterations: int | None = None,
     private: bool = False,
     holders: int | None = None,
     threshold: int | None = None,
@@ -36,7 +35,8 @@ def find_truth(
     way = method_named(method)
     crowd = _read(answers, item, worker, label, method, labels)
     if not private:
-        return make_report(crowd, way, discover_plainly(way, crowd.arrays, iterations), iterations)
+        count = iterations or way.iterations
+        return make_report(crowd, way, discover_plainly(way, crowd.arrays, count), count)
     terms = _terms(crowd, method, holders, threshold, dropouts, seed)
     found = discover_privately(
         terms, crowd.arrays, iterations=iterations, dropout=dropout, seed=seed, on_event=on_event
@@ -95,9 +95,9 @@ def _terms(
 
 
 def _check(
-    iterations: int, dropout: float, private: bool, holders: int | None, threshold: int | None, dropouts: str
+    iterations: int | None, dropout: float, private: bool, holders: int | None, threshold: int | None, dropouts: str
 ) -> None:
-    if iterations < 1:
+    if iterations is not None and iterations < 1:
         raise ConfigError(f"iterations: {iterations} is not 1 or more")
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout: {dropout:g} is not a probability below 1")

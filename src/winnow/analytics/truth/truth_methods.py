@@ -39,6 +39,8 @@ class TruthMethod(ABC):
     """Sums beside those of the items."""
     bound: ClassVar[float] = 1.0
     """No worker adds more than this to a sum, in size."""
+    iterations: ClassVar[int] = 10
+    """After so many, labels have long stopped changing."""
 
     def columns(self, classes: int) -> int:
         """Confidences of an item: one for two classes, else one for each class."""
@@ -118,6 +120,7 @@ class DawidSkeneMethod(TruthMethod):
 
     name = "dawid-skene"
     bound = -log(CLIP)
+    iterations = 20
 
     def columns(self, classes: int) -> int:
         return classes

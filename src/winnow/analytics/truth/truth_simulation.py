@@ -7,7 +7,7 @@ import numpy as np
 from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.truth_site import TruthSite
 from winnow.analytics.truth.truth_terms import TruthTerms
-from winnow.analytics.truth.truth_workflow import ITERATIONS, TruthDiscovery
+from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.core import AnyEvent, Population
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
@@ -31,7 +31,7 @@ def discover_privately(
     terms: TruthTerms,
     answers: AnswerArrays,
     *,
-    iterations: int = ITERATIONS,
+    iterations: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
     on_event: Callable[[AnyEvent], object] = lambda event: None,

@@ -30,7 +30,6 @@ from winnow.privacy.shares.errors import SharesError
 
 ALPHA = 3.0
 """The exponent of the adaptive update's weight (equation 28)."""
-ITERATIONS = 10
 MAX_REASONS = 3
 """Of holders who did not add, in one line."""
 
@@ -42,8 +41,8 @@ class TruthDiscovery:
     its answers by the difference.
     """
 
-    def __init__(self, terms: TruthTerms, iterations: int = ITERATIONS) -> None:
-        self.terms, self.iterations = terms, iterations
+    def __init__(self, terms: TruthTerms, iterations: int | None = None) -> None:
+        self.terms, self.iterations = terms, iterations or terms.method.iterations
         self.estimate: Estimate | None = None
         self.stopped: str | None = None
         self.round = 0
