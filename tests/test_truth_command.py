@@ -143,6 +143,29 @@ def test_bad_input_gets_one_line(
     assert not (tmp_path / "tables").exists()
 
 
+def test_cells_of_objects_may_be_missing_or_no_text() -> None:
+    pandas = pytest.importorskip("pandas")
+    cells = {"item": [1.0, 1.0, 2.0, 2.0], "worker": ["a", "b", "a", "b"], "label": [1.5, 1.5, float("inf"), None]}
+    report = winnow.truth(pandas.DataFrame({**cells, "label": pandas.array([1, 0, 1, None], "Int64")}), labels=[0, 1])
+    assert [*report.truth] == ["1", "2"]
+    assert report.truth["2"] == "1"
+    with pytest.raises(winnow.WinnowError, match="row 2: 'inf' is not a number"):
+        winnow.truth(cells, method="crh")
+
+
+def test_what_would_not_fit_into_memory_is_refused() -> None:
+    answers = {
+        "item": [*range(70_000), 0, 1],
+        "worker": [*(f"w{number % 150}" for number in range(70_000)), "w1", "w0"],
+        "label": ["yes", "no"] * 35_001,
+    }
+    with pytest.raises(winnow.WinnowError, match=r"take 6 GB in one process.*take a committee of fewer holders"):
+        winnow.truth(answers, private=True)
+    labels = {**answers, "label": [str(number % 900) for number in range(70_002)]}
+    with pytest.raises(winnow.WinnowError, match="900 labels are too many for dawid-skene"):
+        winnow.truth(labels, method="dawid-skene")
+
+
 def test_a_run_that_opens_no_sum_says_why(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = call(capsys, "truth", answers, *COLUMNS, "--private", "--threshold", 3, "--dropout", 0.9)
     assert said.code == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.truth import RIVALS
 
 from crowd import accuracy, crowd_set, made_up, made_up_numbers
 from winnow.analytics.truth.answer_arrays import AnswerArrays
@@ -120,6 +121,18 @@ def test_accuracy_on_real_crowds(name: str, data_directory: Path) -> None:
         assert accuracy(found.confidence, truth) == pytest.approx(expected[method], abs=0.002)
     found = discover_plainly(METHODS["dawid-skene"], crowd.arrays, 50)
     assert accuracy(found.confidence, truth) == pytest.approx(DAWID_SKENE[name], abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("name", "zencrowd", "crh", "catd"),
+    [("bluebird", 0.722, 0.759, 0.778), ("rte", 0.925, 0.923, 0.919), ("MS", 0.794, 0.800, 0.801)],
+)
+def test_the_benchmarks_rivals_are_what_they_are_called(
+    name: str, zencrowd: float, crh: float, catd: float, data_directory: Path
+) -> None:
+    crowd, truth = crowd_set(data_directory, name)
+    found = [accuracy(RIVALS[rival](crowd), truth) for rival in ("ZenCrowd", "CRH", "CATD")]
+    assert found == pytest.approx([zencrowd, crh, catd], abs=0.002)
 
 
 def test_crh_on_real_numbers(data_directory: Path) -> None:

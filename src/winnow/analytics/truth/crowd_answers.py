@@ -73,7 +73,7 @@ def read_answers(
         raise DataError(f"all cells of column '{label}' are empty: nobody answered")
     if len(workers) < 2:
         raise DataError(f"all answers are from worker '{next(iter(workers))}'; truth discovery compares two or more")
-    names = () if numeric else _labels(given, labels)
+    names = () if numeric else _labels(given, [_text(each) for each in labels])
     low, high, values = _numbers(given) if numeric else (-1.0, 1.0, _classes(given, names))
     arrays = AnswerArrays(
         items=np.array([items[row[1]] for row in given], np.int64),
@@ -127,11 +127,11 @@ def _rows_of_columns(source: Mapping[str, Sequence[Any]], columns: tuple[str, st
 
 
 def _text(cell: Any) -> str:
-    """A cell as text; None and NaN are empty, whole numbers have no point."""
-    if cell is None or (isinstance(cell, float | np.floating) and math.isnan(cell)):
+    """A cell as text; None, NaN and pandas' NA are empty, whole numbers have no point."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return ""
-    if isinstance(cell, float | np.floating) and cell == int(cell):
-        return str(int(cell))
+    if isinstance(cell, float | np.floating):
+        return "" if math.isnan(cell) else str(int(cell)) if float(cell).is_integer() else str(float(cell))
     return str(cell).strip()
 
 

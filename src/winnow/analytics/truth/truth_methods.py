@@ -21,6 +21,8 @@ MIN_ERROR = 1e-6
 """The least mean squared error that CRH counts, of answers in [−1, 1]."""
 SMOOTHING = 0.01
 """Answers that Dawid–Skene adds to every cell of a confusion matrix."""
+MAX_CELLS = 50_000_000
+"""Of all confusion matrices."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,6 +148,10 @@ class DawidSkeneMethod(TruthMethod):
     def _confusion(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
         """π[worker, truth, answer]."""
         k = answers.classes
+        if answers.worker_count * k * k > MAX_CELLS:
+            raise ConfigError(
+                f"{k:,} labels are too many for dawid-skene, which has a cell for each two; take logistic"
+            )
         if estimate is None:
             alike = np.where(np.eye(k, dtype=bool), START_TRUST, (1 - START_TRUST) / (k - 1))
             return np.tile(alike, (answers.worker_count, 1, 1))

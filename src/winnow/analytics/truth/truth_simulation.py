@@ -8,15 +8,25 @@ from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.truth_site import TruthSite
 from winnow.analytics.truth.truth_terms import TruthTerms
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
-from winnow.core import AnyEvent, Population
+from winnow.analytics.truth.vector_shares import ENTRY_BYTES
+from winnow.core import AnyEvent, ConfigError, Population
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
+
+MAX_BYTES = 4_000_000_000
+"""Of all messages of an iteration, which a simulation holds at once."""
 
 
 def simulate_participants(
     terms: TruthTerms, answers: AnswerArrays, *, dropout: float = 0.0, seed: int = 0
 ) -> SimulatedFederation[None]:
     """Participants who leave for good, each with probability `dropout` an iteration."""
+    size = ENTRY_BYTES * terms.length * len(terms.holders) * terms.participants
+    if size > MAX_BYTES:
+        raise ConfigError(
+            f"the messages of an iteration take {size / 1e9:,.0f} GB in one process, and {MAX_BYTES / 1e9:.0f} are "
+            "allowed; take a committee of fewer holders"
+        )
     own = answers.of_each_worker()
     site = TruthSite(terms, dict(enumerate(own)))
     return SimulatedFederation(

@@ -1,6 +1,7 @@
 """What all participants of a private truth discovery agree upon before it starts."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Literal, TypeAlias, get_args
 
@@ -49,7 +50,11 @@ class TruthTerms:
 
     def header(self, round: int, sender: int, holder: int) -> bytes:
         """The first bytes of a message: it fits these terms, this round, this sender and this holder alone."""
-        return blake2b(repr((self, round, sender, holder)).encode(), digest_size=HEADER_BYTES).digest()
+        return blake2b(self._digest + repr((round, sender, holder)).encode(), digest_size=HEADER_BYTES).digest()
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return blake2b(repr(self).encode()).digest()
 
 
 def agree_on_terms(
