@@ -103,7 +103,7 @@ class TableWorld:
     def terms(self, question: Question, **changes: object) -> MergedTerms:
         """What all sites' terms come to, worked out here."""
         own = {
-            site: QueryTerms(declaration=self.table(site).declaration, allow=("statistics", "correlation"), **changes)
+            site: QueryTerms(declaration=self.table(site).declaration, allow=("statistics", "correlation", "fit"), **changes)
             for site in self.sites
         }
         return merge_terms(question, own)
