@@ -102,9 +102,9 @@ class TableWorld:
 
     def terms(self, question: Question, **changes: object) -> MergedTerms:
         """What all sites' terms come to, worked out here."""
+        allow = ("statistics", "correlation", "fit")
         own = {
-            site: QueryTerms(declaration=self.table(site).declaration, allow=("statistics", "correlation", "fit"), **changes)
-            for site in self.sites
+            site: QueryTerms(declaration=self.table(site).declaration, allow=allow, **changes) for site in self.sites
         }
         return merge_terms(question, own)
 
