@@ -157,11 +157,11 @@ def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str,
 def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
     """The sites' workers are forked from one process: a hundred separate ones would not fit into memory."""
     cpus = sorted(os.sched_getaffinity(0))
-    place = environment(folder, ProcessLimits(memory_mb=0, cpus=cpus[:1]))
+    limits = ProcessLimits(memory_mb=0, cpus=cpus[:1])
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
-            env={**place, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())},
+            env=environment(folder, limits, shared_cache=True),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
