@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from winnow.privacy.compress.kmeans import kmeans_codebook, nearest_codeword
 from winnow.privacy.compress.product_quantisation import ProductQuantisation
-from winnow.privacy.compress.random_pruning import RandomPruning
+from winnow.privacy.compress.random_pruning_under_masks import RandomPruning
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.masks import add_mask
 from winnow.privacy.secagg.secure_indexing import assignments, histograms, read_histograms, write_histograms

@@ -24,7 +24,7 @@ from winnow.papers.srpfl import DATA_CASES, FIGURES
 from winnow.papers.srpfl.linear_figure import LinearFigure, fit_ratios
 from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, elapsed_seconds, mean_speedup
 from winnow.runs import RunFolder
-from winnow.runs.retiming import with_communication_cost
+from winnow.runs.changed_communication_cost import with_communication_cost
 
 PAPER = PAPERS["srpfl"]
 TINY = [

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from bench.clients.scenarios import CLIENTS, COPIED_ROWS, KIND, MOST_BAD, REFERENCE, TABLE_WAYS, WITHOUT_GOAL
 from bench.clients.trial import ASSESSMENTS, HIDDEN, LOCAL, ROUNDS, Trial
+from winnow.core.events import ALARMS
 
-ALARMS = ("suspect", "harmful")
 BEGINNINGS = {"labels": "labels", "column": "inputs", "images": "inputs", "inputs": "inputs", "copies": "copies"}
 """How evidence begins, and which kind that is. Of copies, it says how many rows differ."""
 
@@ -22,11 +22,12 @@ NOTES = """## What to bear in mind
 - Of credit's labels, a model knows little (about 80 % right where always saying "no" has 78 %), and the reference has
   some 110 rows of the rarer class: 40 % random labels are then near what chance does to a few hundred rows.
 - Cost (`python -m bench assessments`, 20 clients of 400 images, processor time): with a small CNN an assessment takes
-  0.14 of a round of five local epochs, and all of them together 1 to 2 % of a run of 50 rounds; 15 % was the goal. With
-  the default MLP, which trains in 0.16 s a round, an assessment takes 0.12 s, or 0.7 of a round, and all of them 7 % of
-  such a run. Looking at updates is in this, but too little to be told from the noise of the measurement; measured alone
-  (`python -m bench contribution`) it took 3 % of a round. So the goal is met in runs of 50 rounds. The null
-  distributions take as long whatever the model: in short runs of a model that trains in no time, the share is larger.
+  0.14 to 0.15 of a round of five local epochs, and all of them together 1 to 2 % of a run of 50 rounds; 15 % was the
+  goal. With the default MLP, which trains in 0.16 s a round, an assessment takes 0.13 to 0.14 s, or 0.84 to 0.88 of a
+  round, and all of them 8 to 9 % of such a run. Looking at updates is in this, but too little to be told from the
+  noise of the measurement; measured alone (`python -m bench contribution`) it took 3 % of a round. So the goal is met
+  in runs of 50 rounds. The null distributions take as long whatever the model: in short runs of a model that trains in
+  no time, the share is larger.
 """
 
 

@@ -76,7 +76,8 @@ def _part_descriptions(experiment: Experiment) -> Iterator[str]:
         matching.privacy_text() if sends_profiles(experiment) else ""
     ]
     said += [each.privacy_text() for each in experiment.filters]
-    return filter(None, [*said, _filters_inside(experiment), *experiment.quality.privacy_text(_evidence(experiment))])
+    on_evidence = experiment.quality.privacy_text(_evidence(experiment), experiment.rounds)
+    return filter(None, [*said, _filters_inside(experiment), *on_evidence])
 
 
 def _evidence(experiment: Experiment) -> Sequence[EvidenceKind]:

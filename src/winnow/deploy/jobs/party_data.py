@@ -23,11 +23,11 @@ from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Exam
 from winnow.data.client_files import PREPROCESSING, REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
 from winnow.data.file_formats import own_file_type
+from winnow.data.interpret_targets_and_owners import number_labels
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
 from winnow.data.preprocessing import Affine, label_array
 from winnow.data.tables import as_text, open_table
-from winnow.data.targets_and_owners import number_labels
 from winnow.data.types import AS_IT_IS
 from winnow.deploy.wire.messages import MAX_CLIENT_NAME, DataDescription
 

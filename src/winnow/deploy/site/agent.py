@@ -17,7 +17,7 @@ from winnow.deploy.sandbox.linux_syscall_wrappers import drop_code_pages
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig, redactor_for
 from winnow.deploy.site.hosted_job import HostedJob
-from winnow.deploy.site.outbound_messages import Uplink
+from winnow.deploy.site.redacting_uplink import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
 from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.state_store import SiteStateStore

@@ -6,7 +6,7 @@ from pathlib import Path
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.site.job_folder import JobFolder
-from winnow.deploy.site.outbound_messages import Uplink
+from winnow.deploy.site.redacting_uplink import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.audit_log import AuditLog
