@@ -136,7 +136,15 @@ def is_executed(block: Block) -> bool:
 EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=page_name)
+LONG = ("deployment", "encryption", "personal", "workflows")
+"""Pages whose examples take long; what they show is tested elsewhere, too."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow(part="docs") if page.stem in LONG else ()) for page in EXECUTED],
+    ids=page_name,
+)
 def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, reader: "subprocess.Popen[str]") -> None:
     folder, errors, record = tmp_path / "page", tmp_path / "errors.txt", tmp_path / "record.json"
     folder.mkdir()

@@ -45,6 +45,7 @@ def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) 
     assert np.mean(joules) == pytest.approx(20, abs=2)
 
 
+@pytest.mark.slow(part="science")
 def test_polluted_sensors_are_hardly_invited(data_directory: Path) -> None:
     needs(data_directory, "gas_turbine")
     invited = invitations_by_condition(run("gas-turbine", data_directory, "fedprof", 0, 40))

@@ -97,6 +97,7 @@ winnow.run("demo", data="digits", clients=4, rounds=1, engine={"execution": "loo
 """
 
 
+@pytest.mark.slow(part="deploy")
 def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
