@@ -47,6 +47,7 @@ def page_of(lines: list[RunResultLine | LinearCaseResultLine]) -> str:
     return unescape(write_html_page(Path("page.html"), PAPER, lines_by_key(lines)).read_text())
 
 
+@pytest.mark.slow(part="papers")
 def test_a_figure_is_run_on_one_clock_and_shown_for_three(capsys):
     done = call(capsys, "reproduce", "srpfl", "fig3-small", "--seeds", 1, "--rounds", 2, *TINY, "--quiet")
     assert done.code == 0, done.err
