@@ -247,6 +247,20 @@ def test_hidden_cells_cannot_be_worked_out_from_their_lines(seed: int) -> None:
         assert high - low >= 1
 
 
+def test_a_small_group_hides_no_more_of_a_category_than_one_neighbour() -> None:
+    """Its total is protected by another group's, and that by one of its own cells; all others are told."""
+    counts = np.array([[100, 90, 3, 80], [110, 95, 4, 70]])
+    key = ("n", "smoker", "sex")
+    cells = CellIndex({key: CellTable(key=key, shape=counts.shape, count=lambda _: counts)})
+    states = run_plain(lambda: decide_cells(cells, 10, 20), divided(pooled_rows(20, 0), 1, 0))
+    hidden = np.isin(states, HIDDEN)[cells.places[key]].reshape(3, 5)
+    assert not hidden[:, [0, 3]].any()
+    assert not hidden[-1, -1]
+    assert hidden[:, 2].all()
+    assert hidden[-1, 1]
+    assert hidden[:-1, 1].any()
+
+
 def test_shares_give_the_plain_answer() -> None:
     rows = pooled_rows(200, 8)
     tables = divided(rows, 3, 8)
@@ -372,6 +386,9 @@ def test_owners_that_forbid_are_named() -> None:
     noisy = QueryTerms(declaration=DECLARATION, allow=PERMISSIONS, noise_needed=True)
     with pytest.raises(ConfigError, match=r"clinic .*--epsilon"):
         merge_terms(question, {"ward": free, "clinic": noisy})
+    fit = read_question({"kind": "fit", "table": "people", "model": "linear", "formula": "age ~ weight"})
+    with pytest.raises(ConfigError, match="with noise only; only statistics can have it"):
+        merge_terms(fit, {"ward": free, "clinic": noisy})
 
 
 def test_too_few_rows() -> None:

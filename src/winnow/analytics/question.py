@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from winnow.analytics.permissions import Permission
+from winnow.analytics.permissions import Permission, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.config.config_errors import config_error
@@ -104,7 +104,8 @@ def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int)
     if forbidden := sorted(question.needs() - set(own.allow)):
         raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
     if own.noise_needed and question.epsilon is None:
-        raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise alone; add --epsilon")
+        hint = noise_hint(question.needs())
+        raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise only; {hint}")
     if own.noise_delta is not None and question.epsilon is not None and question.delta > own.noise_delta:
         raise ConfigError(f"{owner} counts ε at δ = {own.noise_delta:g}; delta = {question.delta:g} is larger")
     if owners < own.owners and "per-owner" not in own.allow:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from winnow.analytics.question import Answer, QueryTerms, Question
+from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
 from winnow.analytics.site import AnalysisSite, kept_state
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
@@ -119,6 +119,7 @@ def ask_simulated(
     terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
     if folder is None:
         return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+    next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match)
     federation = partial(parties.federation, seed)
     return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)

@@ -67,6 +67,7 @@ def stats(
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core import ConfigError
     from winnow.questions import FEDERATION_FILE
 
     given = {
@@ -83,10 +84,11 @@ def stats(
         "epsilon": epsilon,
         "delta": delta,
     }
+    if delta is not None and epsilon is None:
+        raise ConfigError("--delta belongs to noise; add --epsilon, or leave it out")
     question = read_question({key: value for key, value in given.items() if value is not None})
     if explain:
         from winnow.cli.explain_question import explain_asked
-        from winnow.core import ConfigError
 
         if kit is not None:
             raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")

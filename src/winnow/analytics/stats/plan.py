@@ -180,7 +180,7 @@ def _check_size(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
         if wanted and not plan.numbers:
             raise ConfigError(f"{name} need a column of numbers with bounds; there is none")
     if question.histogram_range == "quantiles" and not question.histograms:
-        raise ConfigError("histogram_range is of no use without histograms")
+        raise ConfigError("a range by quantiles needs histograms; add --histograms N")
 
 
 def _reasons(skipped: dict[str, str]) -> str:

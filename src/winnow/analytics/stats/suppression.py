@@ -146,7 +146,10 @@ def withhold(
     while True:
         certain = _certain(states, lines)
         unsafe = [line for n, line in enumerate(lines) if not _safe(states[line], certain[line], bool(together[n]))]
-        shown = [cell for line in unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
+        # a withheld total that follows from its own cells protects nothing, until one of them is hidden as well
+        exposed = (states == WITHHELD) & told & certain
+        beneath = [own for line in unsafe for own in lines if exposed[own[-1]] and own[-1] in line[:-1]]
+        shown = [cell for line in beneath + unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
         if not shown:
             break
         states[shown[0]] = WITHHELD

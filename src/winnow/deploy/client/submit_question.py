@@ -124,7 +124,8 @@ def _wait_for_owners(job: "SubmittedJob", named: Sequence[str], timeout: float, 
             _give_up(job, "; ".join(f"{site} refuses: {reason}" for site, reason in sorted(state.rejections.items())))
         if time.monotonic() > begun + timeout:
             silent = [site for site in named if site not in state.sites]
-            who = f"{', '.join(silent)} did not answer" if silent else state.reason
+            asked = state.status == "starting" or any(site in state.sites for site in named)
+            who = f"{', '.join(silent)} did not answer" if silent and asked else f"{state.reason}; no answer"
             _give_up(job, f"{who} within {timeout:g} seconds; ask without them (--owners …), or later")
         if state.reason != told and time.monotonic() > begun + 2:
             told = state.reason

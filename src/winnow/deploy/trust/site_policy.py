@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from winnow.analytics.permissions import Permission
+from winnow.analytics.permissions import Permission, noise_hint
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -151,7 +151,8 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
     if question.epsilon is None:
-        return _denied(f"questions about table {question.table!r} are answered with noise only here; add --epsilon")
+        hint = noise_hint(question.needs)
+        return _denied(f"questions about table {question.table!r} are answered with noise only here; {hint}")
     delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
     return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
 
