@@ -1,0 +1,71 @@
+"""The program of a statement without noise: minimum counts protect, and what is told is exact."""
+
+from itertools import product
+from math import prod
+from typing import Any
+
+from winnow.analytics.program import Program
+from winnow.analytics.question import Answer, MergedTerms
+from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
+from winnow.analytics.sql.finish_query import finish_query
+from winnow.analytics.sql.opened_sums import open_sums
+from winnow.analytics.sql.ordered_values import open_ordered
+from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
+from winnow.analytics.sql.public_values import open_public_values
+from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
+from winnow.analytics.sql.row_sets import decide_sets, first_look, sets_of
+from winnow.analytics.stats.suppression import EMPTY, SHOWN
+from winnow.core import DataError
+
+MAX_GROUPS = 5_000
+
+
+def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
+    """The rows of the answer, and what was left out."""
+    selection = RowSelection(plan, terms.declaration)
+    groups = yield from _open_groups(plan, selection)
+    selected, sets = SelectedRows(selection, groups), sets_of(plan)
+    shown: list[int] = []
+    estimates = dict[tuple[str, int], Estimate]()
+    left_out = hidden = 0
+    outside = False
+    if groups:
+        look = yield from first_look(sets, selected)
+        decided = yield from decide_sets(sets, selected, look, terms.minimum)
+        told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
+        shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
+        sampled = plan.sample is not None
+        opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, look.bits, sampled)
+        values = AggregateValues(opened=opened, count_bits=look.bits, sample=plan.sample)
+        searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, look.bits)
+        ordered = yield from over_selected(searched, selected)
+        estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
+        for aggregate in plan.aggregates:
+            if aggregate.function not in SEARCHES:
+                estimates |= {(aggregate.name, group): values.estimate(aggregate, group) for group in told[aggregate.name]}
+        estimates |= ordered
+        left_out, outside = decided.small_groups, look.outside
+        hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
+    return {
+        **finish_query(plan, groups, shown, estimates),
+        "left_out": left_out,
+        "hidden_values": hidden,
+        "unlisted_rows": outside,
+    }
+
+
+def _open_groups(plan: QueryPlan, selection: RowSelection) -> Program[list[Group]]:
+    """Every combination of listed values with those that the owners have in public columns."""
+    found: list[Group] = [()]
+    if plan.public_sql is not None:
+        found = yield from open_public_values(selection.public_values)
+    listed = [key.values for key in plan.keys if key.values is not None]
+    if len(found) * prod(len(each) for each in listed) > MAX_GROUPS:
+        raise DataError(f"GROUP BY makes more than {MAX_GROUPS:,} groups; group by less")
+    unlisted = [place for place, key in enumerate(plan.keys) if key.values is None]
+    groups = list[Group]()
+    for public, *rest in product(found, *listed):
+        values = dict(zip(unlisted, public, strict=True))
+        others = iter(rest)
+        groups.append(tuple(values[place] if place in values else next(others) for place in range(len(plan.keys))))
+    return groups

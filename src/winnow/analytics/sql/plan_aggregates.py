@@ -1,0 +1,141 @@
+"""Aggregates of a statement: what each needs of every row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, floor
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.describe_expression import describe
+from winnow.analytics.sql.described import LARGEST_WHOLE, Described
+from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
+from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.sql_text import text_of, tried
+from winnow.analytics.stats.plan import NumberColumn
+from winnow.core.untrusted_text import one_line
+
+FUNCTIONS: dict[type[exp.Expr], Function] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Variance: "var",
+    exp.VariancePop: "var_pop",
+    exp.Stddev: "stddev",
+    exp.StddevSamp: "stddev",
+    exp.StddevPop: "stddev_pop",
+    exp.Corr: "corr",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Median: "quantile_cont",
+    exp.PercentileCont: "quantile_cont",
+    exp.PercentileDisc: "quantile",
+    exp.Quantile: "quantile",
+}
+ORDERED = ("min", "max", "quantile", "quantile_cont")
+MAX_AGGREGATES = 100
+MICROSECONDS_A_DAY = 86_400_000_000
+
+
+@dataclass
+class AggregateReader:
+    source: RowSource
+    found: dict[str, exp.Expr] = field(default_factory=dict)
+    """The aggregates by their text."""
+    _arguments: dict[str, Argument] = field(default_factory=dict)
+
+    def read(self, node: exp.Expr) -> str:
+        """The name of an aggregate's column."""
+        text = text_of(node)
+        self.found.setdefault(text, node.copy())
+        if len(self.found) > MAX_AGGREGATES:
+            raise refused(node, f"the statement has more than {MAX_AGGREGATES} aggregates; ask for less at once")
+        return f"g{list(self.found).index(text)}"
+
+    def check_levels(self) -> None:
+        """Nothing private may stand in an aggregate."""
+        for node in self.found.values():
+            for column in node.find_all(exp.Column):
+                if self.source.described(column).level == "private":
+                    called = (node.this if isinstance(node, exp.Filter) else node).sql_name()
+                    raise refused(
+                        column, f"column '{column.name}' is private and cannot stand in {called}; it may stand in WHERE"
+                    )
+
+    def aggregates(self, types: Sequence[str]) -> list[QueryAggregate]:
+        return [
+            self._aggregate(f"g{place}", node, kind)
+            for place, (node, kind) in enumerate(zip(self.found.values(), types, strict=True))
+        ]
+
+    def columns(self) -> list[exp.Expr]:
+        """The arguments, for the statement that selects an owner's rows."""
+        return [exp.alias_(exp.maybe_parse(each.sql, dialect="duckdb"), each.name) for each in self._arguments.values()]
+
+    def _aggregate(self, name: str, node: exp.Expr, kind: str) -> QueryAggregate:
+        condition = node.expression.this if isinstance(node, exp.Filter) else None
+        inner = node.this if isinstance(node, exp.Filter) else node
+        function = FUNCTIONS.get(type(inner))
+        if function is None:
+            raise refused(node, f"FILTER of {type(inner).__name__.upper()} is not supported")
+        if function == "count" and isinstance(inner.this, exp.Star) and condition is None:
+            return QueryAggregate(name=name, function="count", arguments=(), type=kind)
+        given = [inner.this, inner.expression] if function == "corr" else [inner.this]
+        arguments, date = [], False
+        for each in given:
+            known = self._described(each, condition)
+            date = known.type == "date" and function in ORDERED
+            arguments.append(self._argument(each, condition, known, function, inner))
+        return QueryAggregate(
+            name=name, function=function, arguments=tuple(arguments), type=kind, level=_level(inner), date=date
+        )
+
+    def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
+        if condition is not None:
+            describe(condition, self.source.described)
+        if isinstance(node, exp.Star):
+            return Described(type="integer", low=1, high=1)
+        return describe(node, self.source.described)
+
+    def _argument(
+        self, node: exp.Expr, condition: exp.Expr | None, known: Described, function: Function, inner: exp.Expr
+    ) -> Argument:
+        shown = f"{inner.sql_name()}({one_line(node.sql('duckdb'))[:60]})".replace('"', "")
+        whole, low, high = known.whole, known.low, known.high
+        if function == "count":
+            counted = exp.true() if isinstance(node, exp.Star) else node.copy().is_(exp.null()).not_()
+            value: exp.Expr = exp.case().when(counted, exp.Literal.number(1))
+            whole, low, high = True, 1.0, 1.0
+        elif known.type == "date" and function in ORDERED:
+            value = exp.Anonymous(this="epoch_us", expressions=[exp.cast(node.copy(), "TIMESTAMP")])
+            whole, low, high = True, low * MICROSECONDS_A_DAY, high * MICROSECONDS_A_DAY
+        elif known.type not in ("number", "integer", "boolean"):
+            raise refused(node, f"{shown} needs numbers")
+        else:
+            value = exp.Paren(this=node.copy())
+        if not (abs(low) < LARGEST_WHOLE and abs(high) < LARGEST_WHOLE):
+            named = [each.name for each in node.find_all(exp.Column) if not self.source.described(each).bounded]
+            why = f"declare bounds = [low, high] for column '{named[0]}'" if named else "divide by a column that is never 0" if node.find(exp.Div) else "use simpler arithmetic"
+            raise refused(node, f"{shown}: its bounds are not known; {why}")
+        if whole:
+            low, high = float(floor(low)), float(ceil(high))
+        if condition is not None:
+            value = exp.case().when(condition.copy(), value)
+        text = text_of(tried(value, "BIGINT" if whole else "DOUBLE"))
+        if text not in self._arguments:
+            column = NumberColumn(name=f"a{len(self._arguments)}", low=low, high=high if high > low else low + 1, whole=whole)
+            self._arguments[text] = Argument(
+                column=column, sql=text, conditional=known.conditional or condition is not None
+            )
+        return self._arguments[text]
+
+
+def _level(node: exp.Expr) -> float | None:
+    if isinstance(node, exp.Median):
+        return 0.5
+    given = node.args.get("quantile") if isinstance(node, exp.Quantile) else node.args.get("expression")
+    if not isinstance(node, exp.Quantile | exp.PercentileCont | exp.PercentileDisc):
+        return None
+    if not isinstance(given, exp.Literal) or given.is_string or not 0 < float(given.this) < 1:
+        raise refused(node, "a quantile takes a level between 0 and 1, such as QUANTILE_CONT(x, 0.9)")
+    return float(given.this)
