@@ -23,6 +23,7 @@ from bench import (
     rounds,
     secure,
     selection,
+    statistics,
     wire,
 )
 from bench.table import machine, show
@@ -40,6 +41,7 @@ BENCHES = {
     "homomorphic": homomorphic,
     "secure": secure,
     "wire": wire,
+    "statistics": statistics,
 }
 
 

@@ -8,15 +8,10 @@ Sums and comparisons are computed in this process, all parties in turn; their ba
 import json
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
-import numpy as np
-
-from bench import wire
 from bench.deploy.world import world
 from bench.table import Row
-from winnow.privacy.shares.party import SecureStep, StepParty
 
 SITES, LETTER_BYTES, EXCHANGES, WARM_UP = 3, 1_000, 200, 20
 NUMBERS = 1_000

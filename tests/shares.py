@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from winnow.privacy.shares.party import SecureStep, StepParty
 
-Letters = dict[int, dict[int, bytes]]
+Messages = dict[int, dict[int, bytes]]
 """By sender, then addressee."""
-Post = Callable[[int, Letters], Letters]
-"""What becomes of an exchange's letters on their way."""
+Post = Callable[[int, Messages], Messages]
+"""What becomes of an exchange's messages on their way."""
 
 SERVER = -1
 
@@ -36,14 +36,14 @@ def parties_of(step: SecureStep, values: Sequence[Sequence[int]]) -> dict[int, S
 
 
 def exchange(
-    parties: Mapping[int, StepParty], post: Post = lambda number, letters: letters
-) -> tuple[list[Letters], dict[int, NDArray[np.generic] | None]]:
-    """Carry letters until nobody writes any more; all that were sent, and what each party opened."""
-    letters: Letters = {me: party.first_letters() for me, party in parties.items()}
+    parties: Mapping[int, StepParty], post: Post = lambda number, messages: messages
+) -> tuple[list[Messages], dict[int, NDArray[np.generic] | None]]:
+    """Carry messages until nobody writes any more; all that were sent, and what each party opened."""
+    messages: Messages = {me: party.first_messages() for me, party in parties.items()}
     sent = []
-    while any(letters.values()):
-        letters = post(len(sent), letters)
-        sent.append(letters)
-        arrived = {me: {sender: written[me] for sender, written in letters.items() if me in written} for me in parties}
-        letters = {me: party.receive(arrived[me]) if arrived[me] else {} for me, party in parties.items()}
+    while any(messages.values()):
+        messages = post(len(sent), messages)
+        sent.append(messages)
+        arrived = {me: {sender: written[me] for sender, written in messages.items() if me in written} for me in parties}
+        messages = {me: party.receive(arrived[me]) if arrived[me] else {} for me, party in parties.items()}
     return sent, {me: party.opened for me, party in parties.items()}

@@ -118,7 +118,7 @@ def with_opened(values: bytes) -> Callable[[Reply], Reply]:
     return lambda reply: replace(reply, payload={"opened": {"values": np.frombuffer(values, np.uint8)}})
 
 
-def with_letters(change: Callable[[bytes], bytes]) -> Callable[[Reply], Reply]:
+def with_messages(change: Callable[[bytes], bytes]) -> Callable[[Reply], Reply]:
     return lambda reply: replace(reply, peer_messages={to: change(data) for to, data in reply.peer_messages.items()})
 
 
@@ -128,11 +128,11 @@ LIES = {
         r"step 1 \(enough\) .* different results at owner-1",
     ),
     "a result of a wrong length": (of_owner(1, with_opened(b"\0"), opens), "different results at owner-1"),
-    "garbage for letters": (
-        of_owner(1, with_letters(lambda data: b"garbage"), writes),
-        "owner-1: its letter cannot be",
+    "garbage for messages": (
+        of_owner(1, with_messages(lambda data: b"garbage"), writes),
+        "owner-1: its message cannot be",
     ),
-    "empty letters": (of_owner(2, with_letters(lambda data: b""), writes), "owner-2: its letter cannot be read"),
+    "empty messages": (of_owner(2, with_messages(lambda data: b""), writes), "owner-2: its message cannot be read"),
     "a refusal": (
         of_owner(2, lambda reply: Failure(task=reply.task, stage="admission", reason="not\ntoday"), writes),
         "owner-2: not today",
@@ -143,9 +143,9 @@ LIES = {
         ),
         r"1 of 3 owners did not answer \(no answer within 9 seconds\): owner-2",
     ),
-    "no letters": (
+    "no messages": (
         of_owner(1, lambda reply: replace(reply, peer_messages={}), writes),
-        "owner-0: owner-1: its first letter is missing",
+        "owner-0: owner-1: its first message is missing",
     ),
     "odd payload": (
         of_owner(1, lambda reply: replace(reply, payload={"opened": {"values": np.zeros((2, 2))}}), opens),
@@ -180,10 +180,10 @@ def test_all_owners_are_named_where_no_two_agree() -> None:
         Meddled(3, own_result).ask()
 
 
-def test_a_letter_to_the_server_that_it_cannot_read_names_its_owner() -> None:
-    garbage = {"letters": {"server": np.frombuffer(b"garbage", np.uint8)}}
-    lie = of_owner(1, lambda reply: replace(reply, payload=garbage), lambda reply: "letters" in reply.payload)
-    with pytest.raises(WinnowError, match=r"step 1 \(enough\): owner-1: its letter cannot be read"):
+def test_a_message_to_the_server_that_it_cannot_read_names_its_owner() -> None:
+    garbage = {"messages": {"server": np.frombuffer(b"garbage", np.uint8)}}
+    lie = of_owner(1, lambda reply: replace(reply, payload=garbage), lambda reply: "messages" in reply.payload)
+    with pytest.raises(WinnowError, match=r"step 1 \(enough\): owner-1: its message cannot be read"):
         Meddled(2, lie).ask()
 
 
@@ -211,8 +211,8 @@ def looser(client: int) -> Callable[[list[Statement]], list[Statement]]:
     ("change", "line"),
     [
         (changed_statements(looser(0)), "owner-0: the server's list of terms has not those of this owner"),
-        (changed_statements(looser(1)), "its letter is about another step, other terms or other results so far"),
-        (changed_statements(lambda told: told[:2]), "other terms|no part in this step|first letter is missing"),
+        (changed_statements(looser(1)), "its message is about another step, other terms or other results so far"),
+        (changed_statements(lambda told: told[:2]), "other terms|no part in this step|first message is missing"),
         (changed_statements(lambda told: told[::-1]), "has one twice, or is out of order"),
         (changed_statements(looser(1), at=2), "changed the owners' terms after the first step"),
         (lambda task: replace(task, settings="odd") if task.name == ANALYSIS_STEP else task, "task cannot be read"),
@@ -294,7 +294,7 @@ def test_a_restored_server_goes_on_after_the_last_step(owners: int, round: int) 
 
 
 def test_a_server_that_was_killed_within_a_step_begins_it_again() -> None:
-    """Letters of the first attempt are under way when it is killed; none of them is taken for one of the second."""
+    """Messages of the first attempt are under way when it is killed; none of them is taken for one of the second."""
     owned = tables(3)
     parties = SimulatedOwners(QUESTION, owned, dict.fromkeys(owned, TERMS))
     federation = parties.federation()
@@ -427,7 +427,7 @@ def test_a_budget_is_asked_before_a_noisy_step_and_its_refusal_is_the_end() -> N
 def test_owners_of_another_submission_refuse_letters() -> None:
     owned = tables(2)
     parties = SimulatedOwners(QUESTION, owned, dict.fromkeys(owned, TERMS))
-    with pytest.raises(WinnowError, match="its letter is about another step"):
+    with pytest.raises(WinnowError, match="its message is about another step"):
         list(AnalysisWorkflow(QUESTION, parties.names, "another").run(parties.federation()))
 
 

@@ -1,4 +1,4 @@
-"""Set intersection as a question: the same rules, terms and letters as any other, and liars among the owners."""
+"""Set intersection as a question: the same rules, terms and messages as any other, and liars among the owners."""
 
 from typing import Any
 
@@ -86,12 +86,12 @@ def step(**settings: Any) -> MatchStep:
 
 
 def deliver(parties: dict[int, MatchParty]) -> list[tuple[int, int, bytes]]:
-    """Carry letters until there are none; who wrote what to whom."""
-    seen, written = [], {number: party.first_letters() for number, party in parties.items()}
+    """Carry messages until there are none; who wrote what to whom."""
+    seen, written = [], {number: party.first_messages() for number, party in parties.items()}
     while any(written.values()):
-        seen += [(sender, to, letter) for sender, letters in written.items() for to, letter in letters.items()]
+        seen += [(sender, to, message) for sender, messages in written.items() for to, message in messages.items()]
         inbox = {to: {s: ls[to] for s, ls in written.items() if to in ls} for to in parties}
-        written = {to: parties[to].receive(letters) for to, letters in inbox.items() if letters}
+        written = {to: parties[to].receive(messages) for to, messages in inbox.items() if messages}
     return seen
 
 
@@ -111,44 +111,44 @@ def test_parties_learn_what_they_may(lists: tuple[list[str], ...], share: bool, 
         assert party.opened.tolist() == [int(enough), len(common) if enough else 0]
         knows = enough and (number == 0 or (share and number < count))
         assert (sorted(party.common) if party.common is not None else None) == (common if knows else None)
-    for _, to, letter in seen:
+    for _, to, message in seen:
         if to == 2 and count == 2:
-            assert len(letter) < 40  # an owner that does not match hears the size and nothing else
+            assert len(message) < 40  # an owner that does not match hears the size and nothing else
 
 
-def test_the_server_sees_letters_of_the_same_lengths_whatever_is_in_common() -> None:
+def test_the_server_sees_messages_of_the_same_lengths_whatever_is_in_common() -> None:
     other = [f"q{i}" for i in range(30)]
     for share in (False, True):
         lengths = []
         for own in (NORTH, SOUTH, other):
             parties = {n: MatchParty(step(share=share, minimum=1), n, each) for n, each in enumerate([NORTH, own, []])}
-            lengths.append([len(letter) for _, _, letter in deliver(parties)][:2])
+            lengths.append([len(message) for _, _, message in deliver(parties)][:2])
         assert lengths[0] == lengths[1] == lengths[2]
 
 
-def letter(kind: str, body: bytes, digest: bytes = b"d") -> bytes:
+def message(kind: str, body: bytes, digest: bytes = b"d") -> bytes:
     return msgspec.msgpack.encode([digest, kind, body])
 
 
 LIES = {
     "garbage": b"\xff\x00",
-    "another step": letter("request", b"", b"e"),
-    "no request": letter("request", b"\x00"),
-    "an answer that nobody asked for": letter("answer", b""),
-    "a result of nothing": letter("result", b""),
-    "too small a result": letter("result", msgspec.msgpack.encode([1, b""])),
-    "a negative result": letter("result", msgspec.msgpack.encode([-5, b""])),
-    "foreign identifiers": letter(
+    "another step": message("request", b"", b"e"),
+    "no request": message("request", b"\x00"),
+    "an answer that nobody asked for": message("answer", b""),
+    "a result of nothing": message("result", b""),
+    "too small a result": message("result", msgspec.msgpack.encode([1, b""])),
+    "a negative result": message("result", msgspec.msgpack.encode([-5, b""])),
+    "foreign identifiers": message(
         "result", msgspec.msgpack.encode([2, (9).to_bytes(8) + msgspec.msgpack.encode(["x1", "y12"]) + b"\0" * 9])
     ),
-    "a list cut off": letter("result", msgspec.msgpack.encode([2, (99).to_bytes(8) + b"\x90"])),
+    "a list cut off": message("result", msgspec.msgpack.encode([2, (99).to_bytes(8) + b"\x90"])),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_letters_that_are_not_in_order_are_refused_by_name(lie: str) -> None:
+def test_messages_that_are_not_in_order_are_refused_by_name(lie: str) -> None:
     party = MatchParty(step(), 1, SOUTH)
-    party.first_letters()
+    party.first_messages()
     with pytest.raises(SharesError) as refused:
         party.receive({0: LIES[lie]})
     assert refused.value.party == 0
@@ -158,7 +158,7 @@ def test_letters_that_are_not_in_order_are_refused_by_name(lie: str) -> None:
 
 def test_a_site_answers_one_question_and_only_the_asker() -> None:
     asker, party = MatchParty(step(), 0, NORTH), MatchParty(step(), 1, SOUTH)
-    (request,) = asker.first_letters().values()
+    (request,) = asker.first_messages().values()
     with pytest.raises(SharesError, match="out of order"):
         party.receive({2: request})
     party.receive({0: request})

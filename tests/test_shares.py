@@ -1,4 +1,4 @@
-"""Sums and comparisons in shares: equal to plain ones, and nothing of the inputs in the letters."""
+"""Sums and comparisons in shares: equal to plain ones, and nothing of the inputs in the messages."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shares import Letters, Post, exchange, parties_of, secure_step
-from winnow.privacy.shares import comparison
-from winnow.privacy.shares.comparison import BATCH
+from shares import Messages, Post, exchange, parties_of, secure_step
+from winnow.privacy.shares import secure_comparison
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import from_bytes, random_elements, to_bytes
-from winnow.privacy.shares.letters import FirstLetter, Letter, Message
 from winnow.privacy.shares.party import StepParty
+from winnow.privacy.shares.secure_comparison import BATCH
 from winnow.privacy.shares.shamir_shares import field_of, recombine, split
+from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage
 
 SMALL = 2**31 - 1
 LARGE = 2**62 - 1
@@ -55,13 +55,13 @@ def test_a_comparison_in_shares_is_the_plain_one(values: list[list[int]], data: 
     assert all(list(result) == expected for result in opened.values()), opened
 
 
-def test_more_entries_than_fit_a_letter_are_compared_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "BATCH", 10)
+def test_more_entries_than_fit_a_message_are_compared_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_comparison, "BATCH", 10)
     thresholds = list(range(490, 511))
     step = secure_step(3, 21, thresholds=thresholds)
     sent, opened = exchange(parties_of(step, [[100] * 21, [150] * 21, [250] * 21]))
     assert all(list(result) == [each <= 500 for each in thresholds] for result in opened.values())
-    longest = max(len(letter) for letters in sent[1:] for own in letters.values() for letter in own.values())
+    longest = max(len(message) for messages in sent[1:] for own in messages.values() for message in own.values())
     assert longest < 10 * 2**20 / BATCH, "a batch of the usual size stays below a megabyte"
     assert 20 < len(sent) <= step.max_exchanges
 
@@ -73,8 +73,8 @@ def test_who_computes(owners: int, computing: int) -> None:
     sent, opened = exchange(parties_of(step, [[owner] for owner in range(owners)]))
     assert {*opened} == {*step.everybody}
     assert all(result == [owners * (owners - 1) / 2] for result in opened.values())
-    writers = {sender for letters in sent[1:] for sender, own in letters.items() if own}
-    assert writers == {*step.computing}, "others write one letter, with shares for those who compute"
+    writers = {sender for messages in sent[1:] for sender, own in messages.items() if own}
+    assert writers == {*step.computing}, "others write one message, with shares for those who compute"
 
 
 def test_two_parties_alone_protect_nothing_and_are_refused() -> None:
@@ -84,17 +84,19 @@ def test_two_parties_alone_protect_nothing_and_are_refused() -> None:
         StepParty(alone, 0, np.array([1]))
 
 
-# What letters say ----------------------------------------------------------------------------------------------------
+# What messages say ----------------------------------------------------------------------------------------------------
 
 
-def _shares_in(sent: list[Letters], kind: type[FirstLetter | Letter]) -> bytes:
-    """All shares in the letters; those that are written to several parties once."""
+def _shares_in(sent: list[Messages], kind: type[InputMessage | StepMessage]) -> bytes:
+    """All shares in the messages; those that are written to several parties once."""
     found = set[bytes]()
-    for letters in sent[:1] if kind is FirstLetter else sent[1:-1]:
-        for own in letters.values():
+    for messages in sent[:1] if kind is InputMessage else sent[1:-1]:
+        for own in messages.values():
             for data in own.values():
-                letter = msgspec.msgpack.decode(data, type=kind)
-                found |= {letter.shares} if isinstance(letter, FirstLetter) else {m.data for m in letter.messages}
+                message = msgspec.msgpack.decode(data, type=kind)
+                found |= (
+                    {message.shares} if isinstance(message, InputMessage) else {m.data for m in message.mpyc_messages}
+                )
     return b"".join(found)
 
 
@@ -104,7 +106,7 @@ def test_shares_look_the_same_whatever_the_input_is(value: int, owners: int) -> 
     """χ² over the bytes of all shares: 255 degrees of freedom, mean 255, deviation 22.6; 400 is 6.4 deviations away."""
     step = secure_step(owners, 2_000, bits=62)
     sent, _ = exchange(parties_of(step, [[value] * 2_000] * owners))
-    shares = np.frombuffer(_shares_in(sent, FirstLetter), np.uint8)
+    shares = np.frombuffer(_shares_in(sent, InputMessage), np.uint8)
     counts = np.bincount(shares, minlength=256)
     expected = len(shares) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 400
@@ -114,19 +116,19 @@ def test_shares_look_the_same_whatever_the_input_is(value: int, owners: int) -> 
 def test_what_is_said_while_comparing_looks_the_same_whatever_the_input_is(value: int) -> None:
     step = secure_step(3, 60, thresholds=[1] * 60)
     sent, _ = exchange(parties_of(step, [[value] * 60] * 3))
-    messages = np.frombuffer(_shares_in(sent, Letter), np.uint8)
+    messages = np.frombuffer(_shares_in(sent, StepMessage), np.uint8)
     counts = np.bincount(messages, minlength=256)
     expected = len(messages) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 400
 
 
 @pytest.mark.parametrize("thresholds", [None, [3] * 7])
-def test_the_length_of_letters_does_not_depend_on_values(thresholds: list[int] | None) -> None:
+def test_the_length_of_messages_does_not_depend_on_values(thresholds: list[int] | None) -> None:
     lengths = []
     for value in (0, 1, SMALL // 8):
         step = secure_step(3, 7, thresholds=thresholds)
         sent, _ = exchange(parties_of(step, [[value] * 7] * 3))
-        lengths.append([[sorted(map(len, own.values())) for own in letters.values()] for letters in sent])
+        lengths.append([[sorted(map(len, own.values())) for own in messages.values()] for messages in sent])
     assert lengths[0] == lengths[1] == lengths[2]
 
 
@@ -135,7 +137,9 @@ def test_a_comparison_opens_nothing_but_bits() -> None:
     for value in (10, SMALL // 8):
         step = secure_step(3, 4, thresholds=[10] * 4)
         sent, _ = exchange(parties_of(step, [[value] * 4] * 3))
-        last = [msgspec.msgpack.decode(own[0 if sender else 1], type=Letter).result for sender, own in sent[-1].items()]
+        last = [
+            msgspec.msgpack.decode(own[0 if sender else 1], type=StepMessage).result for sender, own in sent[-1].items()
+        ]
         shares = {place: from_bytes(data, step.field.byte_length) for place, data in enumerate(last)}
         assert list(recombine(step.field, shares, 3)) == [1] * 4
 
@@ -162,10 +166,10 @@ def test_elements_survive_their_bytes() -> None:
 
 
 def _tampering(change: Callable[[bytes], bytes], at: int, sender: int = 0, to: int = 1) -> Post:
-    def post(number: int, letters: Letters) -> Letters:
-        if number == at and to in letters[sender]:
-            letters[sender][to] = change(letters[sender][to])
-        return letters
+    def post(number: int, messages: Messages) -> Messages:
+        if number == at and to in messages[sender]:
+            messages[sender][to] = change(messages[sender][to])
+        return messages
 
     return post
 
@@ -173,7 +177,9 @@ def _tampering(change: Callable[[bytes], bytes], at: int, sender: int = 0, to: i
 def _changed(**fields: object) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         kind = (
-            FirstLetter if "shares" in fields or "keys" in fields or "step" in fields or "nonce" in fields else Letter
+            InputMessage
+            if "shares" in fields or "keys" in fields or "step" in fields or "nonce" in fields
+            else StepMessage
         )
         return msgspec.msgpack.encode(msgspec.structs.replace(msgspec.msgpack.decode(data, type=kind), **fields))
 
@@ -193,14 +199,18 @@ WRONG_LETTERS = {
     "shares outside of the field": (_changed(shares=b"\xff" * 20), 0, "no element of the field"),
     "too few keys": (_changed(keys=[]), 0, "has not the keys"),
     "odd keys": (_changed(keys=[b"short"]), 0, "no valid nonce or keys"),
-    "messages that nobody waits for": (_changed(messages=[Message(5, b"1234567890")]), 2, None),
-    "two messages for one place": (_changed(messages=[Message(5, b"123")] * 2), 2, "two messages for one place"),
+    "messages that nobody waits for": (_changed(mpyc_messages=[MpycMessage(5, b"1234567890")]), 2, None),
+    "two messages for one place": (
+        _changed(mpyc_messages=[MpycMessage(5, b"123")] * 2),
+        2,
+        "two messages for one place",
+    ),
     "an early result": (_changed(result=b"123"), 2, "bytes of shares where"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_LETTERS)
-def test_a_wrong_letter_ends_the_step_with_one_line(name: str) -> None:
+def test_a_wrong_message_ends_the_step_with_one_line(name: str) -> None:
     change, at, line = WRONG_LETTERS[name]
     step = secure_step(3, 2, thresholds=[3, 4])
     parties = parties_of(step, [[1, 1]] * 3)
@@ -215,9 +225,9 @@ def test_a_wrong_letter_ends_the_step_with_one_line(name: str) -> None:
 
 def test_a_message_of_a_wrong_length_ends_the_comparison_with_one_line() -> None:
     def shorter(data: bytes) -> bytes:
-        letter = msgspec.msgpack.decode(data, type=Letter)
-        messages = [Message(place, content[: len(content) // 2]) for place, content in letter.messages]
-        return msgspec.msgpack.encode(msgspec.structs.replace(letter, messages=messages))
+        message = msgspec.msgpack.decode(data, type=StepMessage)
+        messages = [MpycMessage(place, content[: len(content) // 2]) for place, content in message.mpyc_messages]
+        return msgspec.msgpack.encode(msgspec.structs.replace(message, mpyc_messages=messages))
 
     for at in (1, 2, 4, 8):
         step = secure_step(3, 4, thresholds=[3] * 4)
@@ -225,43 +235,43 @@ def test_a_message_of_a_wrong_length_ends_the_comparison_with_one_line() -> None
             exchange(parties_of(step, [[1] * 4] * 3), _tampering(shorter, at))
 
 
-def test_a_letter_that_is_delivered_twice_ends_the_step() -> None:
+def test_a_message_that_is_delivered_twice_ends_the_step() -> None:
     before: dict[int, bytes] = {}
 
-    def repeat(number: int, letters: Letters) -> Letters:
+    def repeat(number: int, messages: Messages) -> Messages:
         if number == 3:
-            letters[0][1] = before[2]
-        before[number] = letters[0].get(1, b"")
-        return letters
+            messages[0][1] = before[2]
+        before[number] = messages[0].get(1, b"")
+        return messages
 
     with pytest.raises(SharesError, match="repeated or out of order") as caught:
         exchange(parties_of(secure_step(3, 2, thresholds=[3, 4]), [[1, 1]] * 3), repeat)
     assert caught.value.party == 0
 
 
-def test_letters_of_an_earlier_attempt_do_not_fit_the_next_one() -> None:
-    """Whoever carries letters may keep them, and deliver them when the same step begins again."""
+def test_messages_of_an_earlier_attempt_do_not_fit_the_next_one() -> None:
+    """Whoever carries messages may keep them, and deliver them when the same step begins again."""
     step = secure_step(3, 2)
     kept, _ = exchange(parties_of(step, [[1, 1]] * 3))
 
-    def first_again(number: int, letters: Letters) -> Letters:
+    def first_again(number: int, messages: Messages) -> Messages:
         if number == 0:
-            letters[1][0] = kept[0][1][0]
-        return letters
+            messages[1][0] = kept[0][1][0]
+        return messages
 
     with pytest.raises(SharesError, match="another step or attempt"):
         exchange(parties_of(step, [[1, 1]] * 3), first_again)
 
 
-def test_a_letter_of_somebody_else_is_refused() -> None:
+def test_a_message_of_somebody_else_is_refused() -> None:
     parties = parties_of(secure_step(3, 1), [[1]] * 3)
-    letters = parties[1].first_letters()
+    messages = parties[1].first_messages()
     for party in parties.values():
-        party.first_letters()
+        party.first_messages()
     with pytest.raises(SharesError, match="no part in this step"):
-        parties[0].receive({5: letters[0]})
-    with pytest.raises(SharesError, match="first letter is missing") as caught:
-        parties[0].receive({1: letters[0]})
+        parties[0].receive({5: messages[0]})
+    with pytest.raises(SharesError, match="first message is missing") as caught:
+        parties[0].receive({1: messages[0]})
     assert caught.value.party == 2
 
 
@@ -269,8 +279,8 @@ def test_a_wrong_share_of_the_result_is_noticed_by_those_who_get_it() -> None:
     """Three parties withstand one that lies when the result is opened."""
 
     def wrong(data: bytes) -> bytes:
-        letter = msgspec.msgpack.decode(data, type=Letter)
-        return msgspec.msgpack.encode(msgspec.structs.replace(letter, result=bytes(len(letter.result))))
+        message = msgspec.msgpack.decode(data, type=StepMessage)
+        return msgspec.msgpack.encode(msgspec.structs.replace(message, result=bytes(len(message.result))))
 
     with pytest.raises(SharesError, match="do not fit together"):
         exchange(parties_of(secure_step(3, 2), [[1, 1]] * 3), _tampering(wrong, 1))
@@ -278,7 +288,7 @@ def test_a_wrong_share_of_the_result_is_noticed_by_those_who_get_it() -> None:
 
 @given(st.integers(0, 10), st.integers(0, 400), st.binary(min_size=1, max_size=8))
 @settings(max_examples=25, deadline=None)
-def test_whatever_is_written_over_a_letter_there_is_a_result_or_one_line(at: int, place: int, over: bytes) -> None:
+def test_whatever_is_written_over_a_message_there_is_a_result_or_one_line(at: int, place: int, over: bytes) -> None:
     def change(data: bytes) -> bytes:
         start = place % len(data)
         return data[:start] + over + data[start + len(over) :]

@@ -123,6 +123,8 @@ COLUMN = 'file = "stays.csv"\nowner = "hospital"\ncolumns.age = '
         (COLUMN + '{ level = "public", values = ["a", "b", "a"] }', "values lists 'a' twice"),
         (COLUMN + '{ level = "public", values = ["a", 1] }', "values mixes text and numbers"),
         (COLUMN + '{ level = "public", values = [] }', "values = [] is empty"),
+        (COLUMN + '{ level = "public", values = ["a", ""] }', 'values lists ""; an empty cell is missing'),
+        (COLUMN + '{ level = "public", values = ["a\\u001b[2J"] }', "or that is not printable"),
         (COLUMN + '{ level = "public", type = "number", values = ["a"] }', "is number, and its values are text"),
         (COLUMN + '{ level = "public", values = [1], bounds = [0, 1] }', "has bounds and values"),
         ('unit = "aeg"\n' + COLUMN + '"public"', "unit = 'aeg' is not a declared column; did you mean 'age'?"),

@@ -34,7 +34,7 @@ def ask(
         raise ConfigError("name a federation file or a kit, not both")
     place = None if folder is None else Path(folder)
     if kit is not None:
-        from winnow.deploy.client.questions import submit_question  # noqa: PLC0415 - simulations need no deployment
+        from winnow.deploy.client.submit_question import submit_question  # noqa: PLC0415 - simulations need no deployment
 
         return submit_question(
             Path(kit), question, owners=owners, on_event=on_event, on_line=on_line, folder=place

@@ -17,7 +17,7 @@ from winnow.analytics.agreement import Statement, encode_statements
 from winnow.analytics.question import read_question
 from winnow.analytics.stats.question import StatisticsQuestion
 from winnow.core import ConfigError
-from winnow.deploy.client.questions import question_config
+from winnow.deploy.client.submit_question import question_config
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.server.job_spec import read_job_spec

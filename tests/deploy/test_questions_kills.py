@@ -17,7 +17,7 @@ from waiting import eventually
 from winnow.analytics.program import Sum, local_vector, noise_share, opened_length, thresholds_of
 from winnow.analytics.stats.question import StatisticsQuestion
 from winnow.deploy.client.connection import Connection, connect
-from winnow.deploy.client.questions import DeployedAnswer
+from winnow.deploy.client.submit_question import DeployedAnswer
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.site.agent import STATE_FILE

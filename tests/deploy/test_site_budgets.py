@@ -4,6 +4,8 @@ import io
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -12,23 +14,28 @@ import pytest
 from siting import World
 
 from command_line import call
+from winnow.analytics.question import KINDS
+from winnow.config.question_kinds import QUESTION_KINDS
+from winnow.core import RunError
+from winnow.deploy.client.submit_question import read_answer
 from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.budget_records import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.noise_secret import KEY_FILE, noise_seed
-from winnow.deploy.site.privacy_budgets import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.warm_worker import PRELOADED_MODULES
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.site_policy import (
-    NoiseBudget,
-    QueryRule,
     QuestionRequest,
     SitePolicy,
+    SiteQueryRule,
+    SpendingLimit,
     answers,
     read_site_policy,
 )
 
-LIMIT = NoiseBudget(epsilon=4.0, delta=1e-6)
+LIMIT = SpendingLimit(epsilon=4.0, delta=1e-6)
 ANA = Peer(name="ana", organisation="Institute", role="lead", kind="person", serial=1)
 RULES = """
 [[queries]]
@@ -65,7 +72,7 @@ def outcome(table: str, *needs: str, who: Peer = ANA, epsilon: float | None = No
     policy = read_site_policy(RULES.encode())
     asked = QuestionRequest(table=table, needs=frozenset(needs), epsilon=epsilon, delta=delta)
     found = answers(policy, who, asked)
-    return f"minimum {found.minimum}, owners {found.owners}" if isinstance(found, QueryRule) else found.reason
+    return f"minimum {found.minimum}, owners {found.owners}" if isinstance(found, SiteQueryRule) else found.reason
 
 
 def test_one_rule_must_allow_all_of_a_question() -> None:
@@ -87,7 +94,7 @@ def test_one_rule_must_allow_all_of_a_question() -> None:
 
 def test_a_site_without_rules_answers_nobody() -> None:
     asked = QuestionRequest(table="stays", needs=frozenset())
-    assert not isinstance(answers(SitePolicy(), ANA, asked), QueryRule)
+    assert not isinstance(answers(SitePolicy(), ANA, asked), SiteQueryRule)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +183,41 @@ def test_what_is_booked_survives_a_killed_agent_and_an_older_state_has_no_bookin
     assert third.budgets.is_booked("one")
     third.close()
     again.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"[1, 2]",
+        b'{"mean": NaN}',
+        b'{"mean": 1e999}',
+        b'{"a": ' * 100 + b"1" + b"}" * 100,
+        b"[" * 100_000,
+        b'{"a": "' + b"x" * 20_000 + b'"}',
+        b'{"a": "\xff"}',
+        b"",
+    ],
+)
+def test_an_answer_of_a_lying_server_is_refused_in_one_line(sent: bytes) -> None:
+    with pytest.raises(RunError, match="what the server sent is no answer that can be read") as error:
+        read_answer(sent)
+    assert "\n" not in str(error.value)
+    assert read_answer(b'{"mean": [1.5, null, "a"]}') == {"mean": [1.5, None, "a"]}
+
+
+def test_what_a_site_keeps_ready_for_questions_loads_no_torch() -> None:
+    code = f"""
+import importlib, sys
+for module in {(*PRELOADED_MODULES, "winnow.deploy.jobs.worker", "winnow.deploy.jobs.server_analysis")!r}:
+    importlib.import_module(module)
+print([name for name in ("torch", "scipy", "sklearn") if name in sys.modules], "pyarrow" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[] True"
+
+
+def test_kinds_of_questions_are_those_that_bundles_may_have() -> None:
+    assert {*QUESTION_KINDS} == {*KINDS}
 
 
 def test_noise_is_a_secret_of_the_site_that_stays(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from test_site_check import PROJECT
 
 from command_line import call
 from table_rows import COLUMNS, a_row, expected
+from winnow.analytics.tables.compare_declarations import declaration_digest
 from winnow.analytics.tables.parse_table import parse_table
 from winnow.analytics.tables.read_rows import read_rows, read_site_table
 from winnow.core import ConfigError, DataError
@@ -188,6 +189,9 @@ def test_the_check_describes_tables_and_their_rules(
         "ok    table stays: 3 rows; age (protected, number, 1 missing, 1 outside of its bounds); "
         "day (protected, date, 1 missing, 1 outside of its bounds); patient (private, text)"
     ) in out
+    own = load_config(kit).tables["stays"]
+    same = read_rows(*reversed(parse_table(own.section, "test:"))).declaration
+    assert f"; declaration {declaration_digest(same)[:12]}\n" in out
     assert "FAILS policy: a [[queries]] rule names table 'stay', which site.toml does not have" in out
     assert "FAILS policy: no [[queries]] rule allows anybody to ask about table 'stays'" in out
     (kit / "stays.csv").write_text("Age,day,patient\n1,,a\n")

@@ -52,7 +52,7 @@ def decode_statements(text: str) -> list[Statement]:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The same at every party, or they refuse each other's letters."""
+    """The same at every party, or they refuse each other's messages."""
 
     question: Question
     submission: str

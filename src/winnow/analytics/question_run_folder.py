@@ -35,7 +35,7 @@ def run_in_folder(
     if (path / file_names.LABEL).is_file():
         _check_same(path, config, inputs)
         if (path / file_names.RESULT).is_file():
-            return read_answer(path)
+            return stored_answer(path)
         folder, snapshot = RunFolder.resume(path)
     else:
         folder, snapshot = RunFolder.create(path, config, _conditions(names), _label(question, inputs)), None
@@ -58,7 +58,7 @@ def run_in_folder(
     return workflow.answer
 
 
-def read_answer(path: Path) -> Answer:
+def stored_answer(path: Path) -> Answer:
     """The answer in a run folder, which must be what its event log says."""
     with one_line_errors(path):
         text = (path / file_names.ANSWER).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""An owner's part in answering a question: its terms, then letters, step by step, until the results are open.
+"""An owner's part in answering a question: its terms, then messages, step by step, until the results are open.
 
 The owner runs the question's program itself. Nothing that the server sends decides what is computed: it passes on terms
-and letters, and what it passes on wrongly does not fit.
+and messages, and what it passes on wrongly does not fit.
 """
 
 import hmac
@@ -119,10 +119,10 @@ class AnalysisSite:
             return self._begin_step(task, asked.statements)
         if self._party is None or asked.attempt != self._attempt:
             return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
-        letters = dict(task.peer_messages)
-        if "letters" in task.payload:
-            letters[SERVER] = np.asarray(task.payload["letters"]["server"]).tobytes()
-        return self._reply(task, self._party.receive(letters))
+        messages = dict(task.peer_messages)
+        if "messages" in task.payload:
+            messages[SERVER] = np.asarray(task.payload["messages"]["server"]).tobytes()
+        return self._reply(task, self._party.receive(messages))
 
     def _begin_step(self, task: Task, statements: str) -> Reply:
         agreement, run = self._continued(task, statements)
@@ -137,7 +137,7 @@ class AnalysisSite:
             if self._rows is None:
                 raise SharesError("a helper has no identifiers to match")
             self._party = MatchParty(step, self._client, run.step.local(self._rows))
-            return self._reply(task, self._party.first_letters())
+            return self._reply(task, self._party.first_messages())
         assert isinstance(step, SecureStep)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
@@ -145,7 +145,7 @@ class AnalysisSite:
             alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
             return self._opened(task, alone, {})
         self._party = StepParty(step, self._client, values)
-        return self._reply(task, self._party.first_letters())
+        return self._reply(task, self._party.first_messages())
 
     def _fix_step(self, number: int, digest: bytes) -> None:
         """A step is computed on one set of inputs for ever: on two, equal noise would cancel out, and other noise would
@@ -197,18 +197,18 @@ class AnalysisSite:
             values = values + noise_share(step, owners, secure_generator(key))
         return values
 
-    def _reply(self, task: Task, letters: dict[int, bytes]) -> Reply:
+    def _reply(self, task: Task, messages: dict[int, bytes]) -> Reply:
         assert self._party is not None
         if self._party.opened is not None:
             if isinstance(self._party, MatchParty) and self._party.common is not None:
                 self._on_match(self._party.common)
-            return self._opened(task, self._party.opened, letters)
-        to_server = letters.pop(SERVER, None)
-        payload = {} if to_server is None else {"letters": {"server": np.frombuffer(to_server, np.uint8)}}
-        return Reply(task=task, payload=payload, peer_messages=letters)
+            return self._opened(task, self._party.opened, messages)
+        to_server = messages.pop(SERVER, None)
+        payload = {} if to_server is None else {"messages": {"server": np.frombuffer(to_server, np.uint8)}}
+        return Reply(task=task, payload=payload, peer_messages=messages)
 
-    def _opened(self, task: Task, values: NDArray[Any], letters: Mapping[int, bytes]) -> Reply:
-        """The result, which this owner keeps once the server has it from all; last letters go with it."""
+    def _opened(self, task: Task, values: NDArray[Any], messages: Mapping[int, bytes]) -> Reply:
+        """The result, which this owner keeps once the server has it from all; last messages go with it."""
         assert self._run is not None
         assert self._agreement is not None
         opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
@@ -216,7 +216,7 @@ class AnalysisSite:
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
-            peer_messages=letters,
+            peer_messages=messages,
             new_client_state=kept_state(statements, [*self._run.opened, opened]),
         )
 

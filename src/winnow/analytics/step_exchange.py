@@ -1,4 +1,4 @@
-"""The server's part in one step: it carries letters from owner to owner until all have opened the result."""
+"""The server's part in one step: it carries messages from owner to owner until all have opened the result."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from winnow.privacy.shares.party import SecureStep, StepParty
 
 ATTEMPT_BYTES = 16
 MAX_PART_BYTES = 1 << 26
-"""Of a part of a reply: a letter to the server, a result."""
+"""Of a part of a reply: a message to the server, a result."""
 MAX_NAMED = 10
 """Owners that one line names."""
 WAITING_STAGE = "waiting"
@@ -84,7 +84,7 @@ def open_step(federation: Federation, agreement: Agreement, program: ProgramRun[
 
 
 class _StepExchange:
-    """Letters of an exchange are delivered together; the server's own, where it computes, go with the owners'."""
+    """Messages of an exchange are delivered together; the server's own, where it computes, go with the owners'."""
 
     def __init__(self, federation: Federation, agreement: Agreement, program: ProgramRun[Answer]) -> None:
         assert program.step is not None
@@ -101,16 +101,16 @@ class _StepExchange:
         self._last_tasks: list[Task] = []
 
     def run(self) -> StepResult:
-        from_server = {} if self._own is None else self._own.first_letters()
+        from_server = {} if self._own is None else self._own.first_messages()
         replies = self._send(self._clients, {}, {}, encode_statements(self._agreement.statements))
         while len(self._opened) < len(self._clients):
-            letters = peer_messages(replies.values())
-            to_server = self._letters_to_server(replies)
-            if not (letters or to_server or from_server) or self._exchanges > self._secure.max_exchanges:
+            messages = peer_messages(replies.values())
+            to_server = self._messages_to_server(replies)
+            if not (messages or to_server or from_server) or self._exchanges > self._secure.max_exchanges:
                 absent = [self._agreement.names[each] for each in self._clients if each not in self._opened]
                 raise WinnowError(f"{self._where} came to a stop without a result at {listed(absent, MAX_NAMED)}")
-            addressed = [client for client in self._clients if client in letters or client in from_server]
-            replies = self._send(addressed, letters, from_server)
+            addressed = [client for client in self._clients if client in messages or client in from_server]
+            replies = self._send(addressed, messages, from_server)
             from_server = self._server_receives(to_server)
         return StepResult(opened=self._agreed(), tasks=self._last_tasks, costs=self._costs)
 
@@ -121,7 +121,7 @@ class _StepExchange:
     def _send(
         self,
         clients: Sequence[int],
-        letters: Mapping[int, Mapping[int, bytes]],
+        messages: Mapping[int, Mapping[int, bytes]],
         from_server: Mapping[int, bytes],
         statements: str = "",
     ) -> dict[int, Reply]:
@@ -134,8 +134,8 @@ class _StepExchange:
                 round=self._round,
                 version=0,
                 settings=msgspec.to_builtins(settings),
-                peer_messages=letters.get(client, {}),
-                payload=_letter_part(from_server.get(client)),
+                peer_messages=messages.get(client, {}),
+                payload=_message_part(from_server.get(client)),
             )
             for client in clients
         ]
@@ -147,16 +147,16 @@ class _StepExchange:
                 self._last_tasks.append(reply.task)
         return replies
 
-    def _letters_to_server(self, replies: Mapping[int, Reply]) -> dict[int, bytes]:
+    def _messages_to_server(self, replies: Mapping[int, Reply]) -> dict[int, bytes]:
         names = self._agreement.names
-        letters = {client: part_bytes(reply, "letters", "server", names[client]) for client, reply in replies.items()}
-        return {client: letter for client, letter in letters.items() if letter}
+        messages = {client: part_bytes(reply, "messages", "server", names[client]) for client, reply in replies.items()}
+        return {client: message for client, message in messages.items() if message}
 
-    def _server_receives(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        if self._own is None or not letters:
+    def _server_receives(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        if self._own is None or not messages:
             return {}
         try:
-            return self._own.receive(letters)
+            return self._own.receive(messages)
         except SharesError as error:
             whose = "" if error.party is None else f"{self._agreement.names.get(error.party, error.party)}: "
             raise WinnowError(f"{self._where}: {whose}{error}") from error
@@ -175,5 +175,5 @@ class _StepExchange:
         return most
 
 
-def _letter_part(letter: bytes | None) -> Payload:
-    return {} if letter is None else {"letters": {"server": np.frombuffer(letter, np.uint8)}}
+def _message_part(message: bytes | None) -> Payload:
+    return {} if message is None else {"messages": {"server": np.frombuffer(message, np.uint8)}}

@@ -1,6 +1,6 @@
 """Answers a question over a federation: owners state their terms, then run its program step by step.
 
-The server runs the same program without rows. It carries letters that it cannot read, compares what the owners opened,
+The server runs the same program without rows. It carries messages that it cannot read, compares what the owners opened,
 and is the third party itself where two owners have no helper. Every step is a round.
 """
 
@@ -49,7 +49,7 @@ def read_snapshot(snapshot: Snapshot) -> tuple[str, list[bytes]]:
 
 class AnalysisWorkflow:
     """After it has run, `answer` is the question's answer. `names` are the owners', by client; parties of another
-    `submission` refuse each other's letters.
+    `submission` refuse each other's messages.
     """
 
     def __init__(self, question: Question, names: Sequence[str], submission: str = "") -> None:

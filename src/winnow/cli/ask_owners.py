@@ -45,6 +45,9 @@ FolderOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+ExplainOption: TypeAlias = Annotated[
+    bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
+]
 
 
 def names(listed: str | None) -> tuple[str, ...]:

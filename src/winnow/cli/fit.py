@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.ask_owners import FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 
@@ -38,24 +38,33 @@ def fit(
     ] = None,
     penalty: Annotated[
         float | None,
-        typer.Option(help="Of ridge: λ for columns of deviation 1. Default: 1.", show_default=False),
+        typer.Option(metavar="NUMBER", help="Of ridge: λ for columns of deviation 1. Default: 1.", show_default=False),
     ] = None,
-    clusters: Annotated[int | None, typer.Option(help="Of kmeans. Default: 8.", show_default=False)] = None,
-    components: Annotated[int | None, typer.Option(help="Of pca. Default: all.", show_default=False)] = None,
+    clusters: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of kmeans. Default: 8.", show_default=False)
+    ] = None,
+    components: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of pca. Default: all.", show_default=False)
+    ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Random features of svm. Default: 100.", show_default=False)
+        int | None, typer.Option(metavar="NUMBER", help="Random features of svm. Default: 100.", show_default=False)
     ] = None,
     width: Annotated[
-        float | None, typer.Option(help="γ of svm's kernel. Default: 1/columns.", show_default=False)
+        float | None, typer.Option(metavar="NUMBER", help="γ of svm's kernel. Default: 1/columns.", show_default=False)
     ] = None,
-    cost: Annotated[float | None, typer.Option(help="C of svm. Default: 1.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of kmeans and svm. Default: 0.", show_default=False)] = None,
+    cost: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="C of svm. Default: 1.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Of kmeans and svm. Default: 0.", show_default=False)
+    ] = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", help="Write the fit to a file, for winnow.load_fit.", show_default=False),
     ] = None,
+    explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to the rows of several owners, from sums alone: no row and no owner's own value leaves."""
@@ -65,7 +74,7 @@ def fit(
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import stdout_console, write_json
     from winnow.core import ConfigError
-    from winnow.questions import only_table
+    from winnow.questions import FEDERATION_FILE, only_table
 
     if model in WITHOUT_RESPONSE and table is not None:
         raise ConfigError(f"{model} takes the table in the place of a formula; leave out --table")
@@ -87,6 +96,11 @@ def fit(
         "seed": seed,
     }
     question = read_question({key: value for key, value in given.items() if value is not None})
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
     found = FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
     if out is not None:
         found.save(out)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.ask_owners import FederationFile, FolderOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, PersonKit
 from winnow.cli.options import AsJson
 
 
@@ -35,6 +35,7 @@ def intersect(
         ),
     ] = None,
     folder: FolderOption = None,
+    explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Find how many keys owners have in common. Which they are, only owners learn; of other keys nobody anything."""
@@ -43,6 +44,7 @@ def intersect(
     from winnow.cli.console import answer, say, write_json
     from winnow.core import ConfigError
     from winnow.core.join_names import listed
+    from winnow.questions import FEDERATION_FILE
 
     if out is not None and kit is not None:
         raise ConfigError("--out writes what simulated owners learn; real ones keep it (results in site.toml)")
@@ -56,6 +58,11 @@ def intersect(
             "share": share,
         }
     )
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
     learnt: dict[str, list[str]] = {}
     found = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_match=learnt.__setitem__)
     if out is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.ask_owners import FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def stats(
     scale: Annotated[
         bool, typer.Option("--scale", help="Print means and deviations as a line for site.toml and server.toml.")
     ] = False,
+    explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Statistics of a table whose rows several owners hold: only sums over all of them are opened.
@@ -66,6 +67,7 @@ def stats(
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.questions import FEDERATION_FILE
 
     given = {
         "kind": "statistics",
@@ -82,6 +84,14 @@ def stats(
         "delta": delta,
     }
     question = read_question({key: value for key, value in given.items() if value is not None})
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+        from winnow.core import ConfigError
+
+        if kit is not None:
+            raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
     report = StatisticsReport(answer)
     if out is not None:

@@ -21,7 +21,6 @@ from winnow.data import (
     NaturalPartition,
     Preprocessing,
     federate,
-    load,
 )
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
@@ -34,6 +33,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
@@ -117,7 +117,7 @@ def prepare_run(
 
     A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`.
     """
-    dataset = inputs.dataset or load(experiment.data, inputs.data_directory)
+    dataset = inputs.dataset or load_data(experiment.data, inputs.data_directory)
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )

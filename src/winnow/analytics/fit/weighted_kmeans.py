@@ -30,14 +30,18 @@ def _seeds(points: Matrix, weights: Vector, clusters: int, rng: np.random.Genera
     chosen = [_drawn(weights, rng)]
     nearest = squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < clusters:
-        chance = weights * nearest
-        chosen.append(_drawn(chance if chance.sum() > 0 else weights, rng))
+        probability = weights * nearest
+        chosen.append(_drawn(probability if probability.sum() > 0 else weights, rng))
         nearest = np.minimum(nearest, squared_distances(points, points[chosen[-1:]])[:, 0])
     return points[chosen]
 
 
-def _drawn(chance: Vector, rng: np.random.Generator) -> int:
-    return int(np.searchsorted(np.cumsum(chance), rng.uniform() * chance.sum(), side="right").clip(0, len(chance) - 1))
+def _drawn(probability: Vector, rng: np.random.Generator) -> int:
+    return int(
+        np.searchsorted(np.cumsum(probability), rng.uniform() * probability.sum(), side="right").clip(
+            0, len(probability) - 1
+        )
+    )
 
 
 def _lloyd(points: Matrix, weights: Vector, centres: Matrix) -> tuple[Matrix, float]:

@@ -32,7 +32,8 @@ def pair_key(one: NumberColumn, other: NumberColumn) -> Key:
 
 def counted_columns(plan: StatisticsPlan, tests: Iterable[SignificanceTest]) -> dict[Key, tuple[Column, Grouping]]:
     """Each column and what it is grouped by."""
-    found = [(column, plan.grouping) for column in (*plan.numbers, *plan.categories)]
+    columns: list[Column] = [*plan.numbers, *plan.categories]
+    found = [(column, plan.grouping) for column in columns]
     found += [(test.column, test.grouping) for test in tests]
     return {key_of("n", column, grouping): (column, grouping) for column, grouping in found}
 
@@ -80,4 +81,5 @@ def _present_or_missing(place: int, column: Column, grouping: Grouping, table: "
 
 
 def _with_both(pair: tuple[NumberColumn, NumberColumn], table: "OwnerTable") -> NDArray[np.int64]:
-    return pair_sums(pair, table)[:1].astype(np.int64)
+    rows: NDArray[np.int64] = pair_sums(pair, table)[:1].astype(np.int64)
+    return rows

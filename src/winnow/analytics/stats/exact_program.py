@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.analytics.program import Program
 from winnow.analytics.question import Answer, MergedTerms
-from winnow.analytics.stats.counted_cells import Edges, cell_tables, counted_columns, key_of, rows_with_both
+from winnow.analytics.stats.counted_cells import Column, Edges, cell_tables, counted_columns, key_of, rows_with_both
 from winnow.analytics.stats.exact_answer import OpenedStatistics
 from winnow.analytics.stats.moments import Profile, open_moments
 from winnow.analytics.stats.opened_counts import OpenedCounts, open_counts
@@ -72,7 +72,7 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
 
 
 def _check_rows(plan: StatisticsPlan, counts: OpenedCounts, minimum: int) -> None:
-    columns = (*plan.numbers, *plan.categories)
+    columns: list[Column] = [*plan.numbers, *plan.categories]
     if columns and not any(counts.cell(key_of("n", column, plan.grouping)) for column in columns):
         raise DataError(f"fewer than {minimum} rows have a value in any of the columns; {minimum} are the least")
 

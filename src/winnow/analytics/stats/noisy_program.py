@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Noise, Program, Sum
 from winnow.analytics.question import Answer, MergedTerms
-from winnow.analytics.stats.counted_cells import Edges, Key, key_of
+from winnow.analytics.stats.counted_cells import Edges, key_of
 from winnow.analytics.stats.exact_program import jittered_edges
 from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums, present_and_missing
 from winnow.analytics.stats.noisy_answer import NoisyCells, NoisyStatistics
+from winnow.analytics.stats.opened_counts import Key
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.question import StatisticsQuestion
 from winnow.core import ConfigError
@@ -56,7 +57,8 @@ def noisy_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
 
     def local(table: "OwnerTable") -> NDArray[np.int64]:
         cells = np.concatenate([each.local(table).reshape(-1) for each in blocks])
-        return np.rint(cells * scales).astype(np.int64)
+        steps: NDArray[np.int64] = np.rint(cells * scales).astype(np.int64)
+        return steps
 
     sensitivity = BLOCK_LENGTH * sqrt(len(blocks)) + sqrt(len(scales))  # the sums are rounded
     noise = Noise(rho=question.rho(terms), sensitivity=sensitivity)

@@ -40,7 +40,8 @@ def open_counts(tables: Mapping[Key, CellTable], minimum: int, bits: int) -> Pro
     hidden = hidden_count(states)
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        return np.concatenate([each.full_count(table).reshape(-1) for each in tables.values()])[shown]
+        every: NDArray[np.int64] = np.concatenate([each.full_count(table).reshape(-1) for each in tables.values()])
+        return every[shown]
 
     cells = np.full(len(shown), None, object)
     cells[np.concatenate([each.reshape(-1) == EMPTY for each in states])] = 0

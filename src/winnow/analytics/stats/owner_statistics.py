@@ -31,7 +31,8 @@ def open_owner_statistics(
 
     def sums(table: "OwnerTable") -> NDArray[np.int64]:
         moments = [fixed(moment_sums(column, EVERYBODY, table)[:, 0], bits) for column in columns]
-        return np.c_[rows(table), moments].reshape(-1)
+        cells: NDArray[np.int64] = np.c_[rows(table), moments].reshape(-1)
+        return cells
 
     thresholds = np.full(len(columns), terms.minimum, np.int64)
     enough = yield Compare(
@@ -52,7 +53,10 @@ def open_owner_statistics(
     cells = opened.reshape(len(terms.owners), len(columns), 3)
 
     def told(owner: int, column: int) -> dict[str, Any] | None:
-        return vars(spread(columns[column], *cells[owner, column], bits)) if shown[owner, column] else None
+        if not shown[owner, column]:
+            return None
+        n, first, second = cells[owner, column]
+        return vars(spread(columns[column], n, first, second, bits))
 
     return {
         owner: {column.name: told(place, number) for number, column in enumerate(columns)}

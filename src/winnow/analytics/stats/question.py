@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from winnow.analytics.question import Answer, MergedTerms, Permission, Question
+from winnow.analytics.permissions import Permission
+from winnow.analytics.question import Answer, MergedTerms, Question
 from winnow.core import stream
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ class SignificanceTest:
 
     def result(self, counts: OpenedCounts, spreads: Mapping[Key, list[Spread | None]]) -> dict[str, Any]:
         by = self.grouping.columns[0].name
-        told = {"test": self.kind, "column": self.column.name, "by": by}
+        told: dict[str, Any] = {"test": self.kind, "column": self.column.name, "by": by}
         if isinstance(self.column, CategoryColumn):
             rows, groups = len(self.column.values), len(self.grouping.labels)
             cells = counts.cells["n", self.column.name, by][:rows, :groups]

@@ -75,8 +75,8 @@ def open_survival(survival: Survival, minimum: int, bits: int) -> Program[dict[s
 
     thresholds = np.full(len(spans) * STATES * groups, minimum, np.int64)
     answers = yield Compare(label="intervals with enough rows", local=span_counts, thresholds=thresholds, bits=bits)
-    enough = answers.reshape(len(spans), -1).all(axis=1)
-    cuts = _join(dict(zip(spans, enough.tolist(), strict=True)))
+    enough = [bool(each.all()) for each in answers.reshape(len(spans), -1)]
+    cuts = _join(dict(zip(spans, enough, strict=True)))
     told = {
         "test": "survival",
         "column": survival.time.name,

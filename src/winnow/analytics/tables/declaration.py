@@ -26,8 +26,6 @@ Level = Literal["public", "protected", "private"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From the most open to the strictest."""
 ColumnType = Literal["number", "integer", "text", "date", "boolean"]
-NUMERIC = ("number", "integer", "date", "boolean")
-"""Types that have a value as a number: dates in days since 1970, booleans 0 and 1."""
 
 MAX_COLUMNS = 2000
 MAX_VALUES = 10_000
@@ -86,8 +84,10 @@ class ColumnDeclaration(Settings):
         texts = [isinstance(each, str) for each in values]
         if any(texts) and not all(texts):
             raise ValueError("values mixes text and numbers; write all of them in quotes, or none")
-        if any(isinstance(each, str) and each != each.strip() for each in values) or "" in values:
-            raise ValueError("values has an entry that is empty or has spaces around it; cells are read without them")
+        if any(isinstance(each, str) and (each != each.strip() or not each.isprintable()) for each in values):
+            raise ValueError("values has an entry with spaces around it, or that is not printable")
+        if "" in values:
+            raise ValueError('values lists ""; an empty cell is missing, and no value')
         if self.type in ("date", "boolean"):
             raise ValueError(f"is {self.type}, which cannot have values; remove them, or say type = 'text'")
         if self.type is not None and (self.type == "text") != all(texts):

@@ -2,17 +2,20 @@
 
 import numpy as np
 
+from winnow.analytics.tables.compare_declarations import declaration_digest
 from winnow.analytics.tables.declaration import ColumnDeclaration
 from winnow.analytics.tables.owner_table import OTHER, OwnerTable
 from winnow.core.join_names import counted, listed
 
 COLUMNS_SHOWN = 20
+DIGEST_SHOWN = 12
 
 
 def described_table(table: OwnerTable) -> str:
-    """Rows, and a word on every column."""
+    """Rows, a word on every column, and a digest by which operators can compare declarations before any job does."""
     columns = [f"{name} ({_column(table, name, each)})" for name, each in table.declaration.columns.items()]
-    return f"{counted(len(table), 'row')}; {listed(columns, COLUMNS_SHOWN)}"
+    digest = declaration_digest(table.declaration)[:DIGEST_SHOWN]
+    return f"{counted(len(table), 'row')}; {listed(columns, COLUMNS_SHOWN)}; declaration {digest}"
 
 
 def _column(table: OwnerTable, name: str, column: ColumnDeclaration) -> str:

@@ -70,7 +70,7 @@ def describe_job(source: str | Path, **options: Any) -> JobDescription:
 
 def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> JobDescription:
     table = experiment.model_dump(mode="json", exclude_none=True)
-    table["data"] = {key: value for key, value in table["data"].items() if key in JOB_DATA_KEYS}
+    table["data"] = {key: value for key, value in table["data"].items() if key in _data_keys(experiment.data)}
     own = dict(files or {})
     table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
     factory = table["model"].get("factory")
@@ -85,6 +85,13 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
         main=main,
         collect=experiment.collect,
     )
+
+
+def _data_keys(data: DataSettings) -> tuple[str, ...]:
+    """With a path, rows were encoded before they went to sites; otherwise sites encode their own as the job states."""
+    if data.table is not None:
+        return (*JOB_DATA_KEYS, "preprocessing", "table", "targets")
+    return JOB_DATA_KEYS if data.path is not None else (*JOB_DATA_KEYS, "preprocessing")
 
 
 def _add_file(path: Path, files: dict[str, bytes]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from winnow.core import AnyEvent, ConfigError, RunError, suggest
 from winnow.deploy.client.bundle_signing import sign_bundle
-from winnow.deploy.client.questions import ANSWER_SECONDS, DeployedAnswer, ask
+from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer, ask
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
@@ -79,14 +79,23 @@ class Connection:
         sites: tuple[str, ...] | None = None,
         min_sites: int | None = None,
         priority: int | None = None,
+        on_line: Callable[[str], object] = lambda line: None,
         **options: Any,
     ) -> "SubmittedJob":
-        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
+        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …).
+
+        For a job on a table its owners are first asked for common units, of which `on_line` is told.
+        """
         from winnow.deploy.client.bundle import JobDescription, describe_job  # noqa: PLC0415 - questions need no torch
 
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
-        self._check_names(sites or described.table.get("job", {}).get("sites", ()))
+        named = sites or described.table.get("job", {}).get("sites", ())
+        self._check_names(named)
+        if described.data.table is not None:
+            from winnow.deploy.client.common_units import with_common_units  # noqa: PLC0415 - tables are an extra
+
+            described = with_common_units(described, self, named, on_line)
         settings = {"sites": sites, "min_sites": min_sites, "priority": priority}
         return self.send(name or new_name(described.title), described.bundle(self.kit, settings))
 
@@ -131,7 +140,7 @@ class Connection:
         owners: Sequence[str] = (),
         timeout: float = ANSWER_SECONDS,
         on_event: Callable[[AnyEvent], object] = lambda event: None,
-        on_line: Callable[[str], object] = lambda line: None,
+        on_line: Callable[[str], None] = lambda line: None,
         folder: Path | None = None,
     ) -> DeployedAnswer:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""

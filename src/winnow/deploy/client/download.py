@@ -28,7 +28,7 @@ from winnow.core import (
 )
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
-from winnow.deploy.client.questions import read_answer
+from winnow.deploy.client.submit_question import read_answer
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.explain.report_with_privacy import write_run_report
 from winnow.learn.metrics import METRICS, RESERVED_NAMES

@@ -4,6 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
+from winnow.analytics.permissions import Permission
 from winnow.deploy.wire.messages import ClientResult, Count, DataDescription, Digest, Name, WireMessage, WireTask
 from winnow.learn.party_signing_interface import UPDATE
 
@@ -121,7 +122,7 @@ FromRunner: TypeAlias = DispatchTask | WithdrawTasks | CommitRound | RunnerLogLi
 class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the site's rule says of the job's question, and the seed of the site's noise in its answer."""
 
-    allow: list[str]
+    allow: list[Permission]
     minimum: int
     owners: int
     noise_delta: float | None

@@ -1,7 +1,8 @@
 """A question in a job's process at a site: this owner's part of the answer, from its table and on its own terms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 
 from winnow.analytics.question import QueryTerms, Question
 from winnow.analytics.site import AnalysisSite
@@ -15,6 +16,10 @@ from winnow.deploy.wire.messages import DataDescription
 
 ONE_OWNER = DataDescription(sizes=[1])
 """All that a job learns of a table before its question is answered: an owner is one client, however many its rows."""
+
+
+RESULTS, COMMON_FILE = "results", "common.txt"
+"""Where a set intersection leaves the keys that it found, for this site alone."""
 
 
 def analysis_handlers(
@@ -46,5 +51,11 @@ def analysis_handlers(
         submission=submission,
         book=cache(identities.book),
         identities=identities,
+        on_match=lambda identifiers: _keep(identifiers, Path(prepare.folder) / RESULTS / COMMON_FILE),
     )
     return SiteHandlers(site=None, handlers=site.handlers(), volatile=frozenset({ANALYSIS_STEP}))
+
+
+def _keep(identifiers: Sequence[str], path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{each}\n" for each in identifiers), encoding="utf-8")

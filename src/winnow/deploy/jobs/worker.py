@@ -52,8 +52,7 @@ class SiteExecutionContext(ExecutionContext):
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        wanted = experiment.data
-        data = load_site_data(wanted.name, self._prepare.data, experiment.seed, self._prepare.job, wanted.preprocessing)
+        data = self._training_data(experiment)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
@@ -66,6 +65,14 @@ class SiteExecutionContext(ExecutionContext):
             share_evidence=self._prepare.share_evidence,
         )
         self._execute_tasks(handlers, identities.set_task)
+
+    def _training_data(self, experiment: "Experiment") -> SiteData:
+        wanted, section, job = experiment.data, self._prepare.data, self._prepare.job
+        if "columns" not in section:  # which a declared table has
+            return load_site_data(wanted.name, section, experiment.seed, job, wanted.preprocessing)
+        from winnow.deploy.jobs.table_data import load_table_data  # noqa: PLC0415 - pyarrow is an extra
+
+        return load_table_data(section, wanted, job)
 
     def run_question(self, question: "Question") -> None:
         from winnow.deploy.jobs.site_analysis import analysis_handlers  # noqa: PLC0415 - a training needs none of it

@@ -15,9 +15,9 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.signing import Signature, check_job_age, verify
 from winnow.deploy.trust.site_policy import (
     JobRequest,
-    QueryRule,
     QuestionRequest,
     SitePolicy,
+    SiteQueryRule,
     admits,
     allows_control,
     answers,
@@ -46,7 +46,7 @@ class AdmissionTerms:
     confusion_matrix: bool
     share_evidence: list[str]
     sandboxed: bool
-    rule: QueryRule | None = None
+    rule: SiteQueryRule | None = None
     """Under which a question is answered; None for any other job."""
 
 
@@ -86,7 +86,9 @@ class AdmissionControl:
         decision = admits(policy, author, request)
         if not decision.allowed:
             raise NotAdmittedError(decision.reason)
-        if name not in self._config.data:
+        if name in self._config.tables:
+            self._admit_table(policy, author, name, bundle)
+        elif name not in self._config.data:
             raise NotAdmittedError(f"this site has no data called {name!r}")
         return AdmissionTerms(
             author=author,
@@ -98,6 +100,13 @@ class AdmissionControl:
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 
+    def _admit_table(self, policy: SitePolicy, author: Peer, name: str, bundle: Bundle) -> None:
+        """A rule for any data means [data] alone, and custom code would see columns that are not declared."""
+        if bundle.own_code:
+            raise NotAdmittedError(f"{name!r} is a table, which jobs with custom code cannot use")
+        if not any(name in rule.data for rule in policy.jobs if rule.includes(author)):
+            raise NotAdmittedError(f"{author} may not train on table {name!r} here: no [[jobs]] rule names it")
+
     def _admit_question(
         self, policy: SitePolicy, author: Peer, request: JobRequest, question: "Question"
     ) -> AdmissionTerms:
@@ -106,7 +115,7 @@ class AdmissionControl:
             table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
         )
         rule = answers(policy, author, asked)
-        if not isinstance(rule, QueryRule):
+        if not isinstance(rule, SiteQueryRule):
             raise NotAdmittedError(rule.reason)
         if not (decision := within_limits(policy, author, request)).allowed:
             raise NotAdmittedError(decision.reason)

@@ -8,14 +8,14 @@ from pathlib import Path
 from winnow.core.errors import ConfigError
 from winnow.core.suggest import suggest
 from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.budget_records import Spending, epsilon_left
 from winnow.deploy.site.config import load_config
-from winnow.deploy.site.privacy_budgets import Spending, epsilon_left
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy_rules import POLICY_FILE, matches
-from winnow.deploy.trust.site_policy import NoiseBudget, read_site_policy
+from winnow.deploy.trust.site_policy import SpendingLimit, read_site_policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class BudgetLine:
     """What a person has spent on a table, and what is left by the rule that now names both; None without one."""
 
     spending: Spending
-    limit: NoiseBudget | None
+    limit: SpendingLimit | None
 
     @property
     def left(self) -> float | None:
@@ -72,7 +72,7 @@ def _state(kit: Kit, config_file: Path | None) -> Iterator[SiteStateStore | None
         state.close()
 
 
-def _limit(kit: Kit, spending: Spending) -> NoiseBudget | None:
+def _limit(kit: Kit, spending: Spending) -> SpendingLimit | None:
     """By name: of which organisation a person is, and in which role, stands in the signatures of their questions."""
     path = kit.path / POLICY_FILE
     rules = read_site_policy(path.read_bytes()).queries if path.is_file() else ()

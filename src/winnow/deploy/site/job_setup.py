@@ -10,11 +10,11 @@ from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bund
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
+from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.data_fingerprint import DataFingerprint
 from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
 from winnow.deploy.site.noise_secret import noise_seed
-from winnow.deploy.site.privacy_budgets import QuestionBudget
 from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.shared_job_context import SiteContext
@@ -132,8 +132,8 @@ class JobSetup:
 
     def _budget(self, terms: AdmissionTerms) -> QuestionBudget | None:
         """What the question costs its author, where it has noise and the site's rule limits that."""
-        question, limit = self._question, terms.rule and terms.rule.noise
-        if question is None or question.epsilon is None or limit is None:
+        question, rule = self._question, terms.rule
+        if question is None or question.epsilon is None or rule is None or rule.noise is None:
             return None
         assert self._bundle is not None
         return QuestionBudget(
@@ -144,7 +144,7 @@ class JobSetup:
             table=question.table,
             epsilon=question.epsilon,
             delta=question.delta,
-            limit=limit,
+            limit=rule.noise,
         )
 
     def _claimed_submission(self, bundle: Bundle) -> str:
@@ -158,8 +158,7 @@ class JobSetup:
 
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
         """The table by which the worker reads the data."""
-        if terms.rule is not None:
-            table = self._context.config.tables[terms.data]
+        if (table := self._context.config.tables.get(terms.data)) is not None:
             return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:

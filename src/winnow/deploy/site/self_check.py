@@ -126,7 +126,7 @@ def _policy(kit: Kit, config: SiteConfig) -> Iterator[SiteCheck]:
 
 def _rule(rule: JobRule, config: SiteConfig) -> SiteCheck:
     who = _listed([each for each in (*rule.people, *rule.organisations, *rule.roles) if each != ANY]) or "everybody"
-    unknown = [name for name in rule.data if name != ANY and name not in config.data]
+    unknown = [name for name in rule.data if name != ANY and name not in (*config.data, *config.tables)]
     if unknown:
         return SiteCheck(
             part="policy", ok=False, text=f"a rule names data {unknown[0]!r}, which site.toml does not have"

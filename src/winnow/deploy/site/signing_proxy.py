@@ -27,7 +27,7 @@ from winnow.deploy.jobs.ipc_messages import (
     SpendResponse,
 )
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes
-from winnow.deploy.site.privacy_budgets import QuestionBudget
+from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.kit import Kit

@@ -26,14 +26,14 @@ class JobRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True)
     own_code: bool = False
 
 
-class NoiseBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpendingLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all answers to one person about one table may cost together, in differential privacy."""
 
     epsilon: Annotated[float, Meta(gt=0)]
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
 
 
-class QueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SiteQueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """These persons may put such questions to these tables. What an answer shows has at least `minimum` rows behind
     it; with `noise`, answers are noisy, and all of them together cost no more than that.
     """
@@ -45,7 +45,7 @@ class QueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many rows as they are an answer may show at most."""
     owners: Annotated[int, Meta(ge=1)] = 2
     """So many owners have to take part at least."""
-    noise: NoiseBudget | None = None
+    noise: SpendingLimit | None = None
 
 
 class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jobs: tuple[JobRule, ...] = ()
-    queries: tuple[QueryRule, ...] = ()
+    queries: tuple[SiteQueryRule, ...] = ()
     """Who may ask what of which tables; jobs that put a question need no other rule."""
     limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
@@ -133,7 +133,7 @@ def within_limits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDe
     return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 
-def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> QueryRule | PolicyDecision:
+def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> SiteQueryRule | PolicyDecision:
     """The rule under which this person's question is answered here, or why it is not. One rule must allow all of it;
     the first that does is taken.
     """

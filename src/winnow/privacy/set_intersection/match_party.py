@@ -1,4 +1,4 @@
-"""One party of a set intersection in a question: hand it letters, take the letters that it writes.
+"""One party of a set intersection in a question: hand it messages, take the messages that it writes.
 
 The first of the matching parties asks the others in turn, each time about what is left, and in the end tells everybody
 how many are in common, if they are enough. With `share` it tells the others which, padded to one length.
@@ -67,13 +67,13 @@ class MatchParty:
         self.opened: NDArray[np.object_] | None = None
         """Whether enough are in common, and how many; 0 if not enough."""
 
-    def first_letters(self) -> dict[int, bytes]:
+    def first_messages(self) -> dict[int, bytes]:
         return self._ask() if self._me == self._step.parties[0] else {}
 
-    def receive(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The letters of this exchange, by sender; what this party writes next, by addressee."""
+    def receive(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The messages of this exchange, by sender; what this party writes next, by addressee."""
         written: dict[int, bytes] = {}
-        for sender, data in letters.items():
+        for sender, data in messages.items():
             try:
                 written.update(self._received(sender, data))
             except PsiMessageError as error:
@@ -82,29 +82,29 @@ class MatchParty:
 
     def _received(self, sender: int, data: bytes) -> dict[int, bytes]:
         try:
-            letter = from_msgpack(data, _Letter)
+            message = from_msgpack(data, _Letter)
         except UnreadableError as error:
-            raise SharesError("its letter cannot be read", sender) from error
-        if letter.step != self._step.digest:
-            raise SharesError("its letter is about another step, other terms or other results so far", sender)
+            raise SharesError("its message cannot be read", sender) from error
+        if message.step != self._step.digest:
+            raise SharesError("its message is about another step, other terms or other results so far", sender)
         asker = self._step.parties[0]
-        if letter.kind == "request" and sender == asker and self._me in self._step.parties[1:] and not self._answered:
+        if message.kind == "request" and sender == asker and self._me in self._step.parties[1:] and not self._answered:
             self._answered = True
-            answer = answer_query(letter.body, self._own, self._step.reveal, MAX_IDENTIFIERS)
-            return {asker: self._letter("answer", answer)}
-        if letter.kind == "answer" and self._query is not None and sender == self._asked[-1]:
-            return self._take_answer(letter.body)
-        if letter.kind == "result" and sender == asker and self._me != asker and self.opened is None:
-            self._take_result(sender, letter.body)
+            answer = answer_query(message.body, self._own, self._step.reveal, MAX_IDENTIFIERS)
+            return {asker: self._message("answer", answer)}
+        if message.kind == "answer" and self._query is not None and sender == self._asked[-1]:
+            return self._take_answer(message.body)
+        if message.kind == "result" and sender == asker and self._me != asker and self.opened is None:
+            self._take_result(sender, message.body)
             return {}
-        raise SharesError("its letter is out of order", sender)
+        raise SharesError("its message is out of order", sender)
 
     def _ask(self) -> dict[int, bytes]:
         """A query to the next party, as long as any first."""
         other = self._step.parties[1 + len(self._asked)]
         self._asked.append(other)
         self._query = PsiQuery(self._left, self._step.reveal, fill=len(self._own))
-        return {other: self._letter("request", self._query.request())}
+        return {other: self._message("request", self._query.request())}
 
     def _take_answer(self, body: bytes) -> dict[int, bytes]:
         assert self._query is not None
@@ -121,14 +121,14 @@ class MatchParty:
         tells = enough and step.reveal == "intersection"
         self.common = self._left if tells else None
         self._open(self._size if enough else None)
-        letters = {}
+        messages = {}
         for member in step.everybody:
             may_know = step.share and step.reveal == "intersection" and member in step.parties
             common = padded(self._left if tells else [], self._own) if may_know else b""
             result = _Result(self._size if enough else None, common)
             if member != self._me:
-                letters[member] = self._letter("result", msgspec.msgpack.encode(result))
-        return letters
+                messages[member] = self._message("result", msgspec.msgpack.encode(result))
+        return messages
 
     def _take_result(self, sender: int, body: bytes) -> None:
         try:
@@ -147,5 +147,5 @@ class MatchParty:
     def _open(self, size: int | None) -> None:
         self.opened = np.array([int(size is not None), size or 0], dtype=object)
 
-    def _letter(self, kind: Literal["request", "answer", "result"], body: bytes) -> bytes:
+    def _message(self, kind: Literal["request", "answer", "result"], body: bytes) -> bytes:
         return msgspec.msgpack.encode(_Letter(self._step.digest, kind, body))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import PseudorandomFunction, from_bytes, np_random_split, to_bytes
-from winnow.privacy.shares.letter_loop import LetterLoop
+from winnow.privacy.shares.mpyc_event_loop import MpycEventLoop
 
 MODULES_WITH_RUNTIME = (
     "asyncoro",
@@ -56,7 +56,7 @@ WIRE = FixedWidth()
 @cache
 def mpyc() -> ModuleType:
     """MPyC's runtime module; `from_mpyc` has its other modules."""
-    with _without_side_effects(), LetterLoop().running():
+    with _without_side_effects(), MpycEventLoop().running():
         runtime = import_module("mpyc.runtime")
     runtime.pickle = WIRE  # type: ignore[attr-defined]
     thresha = import_module("mpyc.thresha")

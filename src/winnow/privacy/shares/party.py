@@ -1,6 +1,6 @@
-"""One party of a secure step: hand it letters, take the letters that it writes, until it has opened the result.
+"""One party of a secure step: hand it messages, take the messages that it writes, until it has opened the result.
 
-Every owner splits its input into Shamir shares, one for each computing party, in its first letter. The computing
+Every owner splits its input into Shamir shares, one for each computing party, in its first message. The computing
 parties add what they got, and compare in shares where bits are asked for. Then they send their shares of the result to
 everybody. Parties are semi-honest, and fewer than half of those that compute may pool what they see.
 """
@@ -16,11 +16,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.privacy.shares.comparison import KEY_BYTES, Comparison, batches, comparison_field, keys_between, own_keys
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import Values
-from winnow.privacy.shares.letters import FirstLetter, Letter, Message, decode
+from winnow.privacy.shares.secure_comparison import (
+    KEY_BYTES,
+    SecureComparison,
+    batches,
+    comparison_field,
+    keys_between,
+    own_keys,
+)
 from winnow.privacy.shares.shamir_shares import decode_shares, encode_shares, field_of, recombine, split
+from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage, decode_step_message
 
 NONCE_BYTES = 16
 MIN_COMPUTING = 3
@@ -34,7 +41,7 @@ class SecureStep:
     """What is computed, and by whom. With `thresholds`, only whether sums reach them becomes known."""
 
     digest: bytes
-    """Of all that led to this step: parties that disagree about it refuse each other's letters."""
+    """Of all that led to this step: parties that disagree about it refuse each other's messages."""
     owners: tuple[int, ...]
     """Who has an input, by number."""
     third_party: int | None = None
@@ -77,58 +84,58 @@ class StepParty:
         self._session = b""
         self._sent = dict.fromkeys(step.everybody, 0)
         self._received = dict.fromkeys(step.everybody, 0)
-        self._own_first: FirstLetter | None = None
-        self._comparison: Comparison | None = None
+        self._own_first: InputMessage | None = None
+        self._comparison: SecureComparison | None = None
         self._results: dict[int, Values] = {}
         self.opened: NDArray[Any] | None = None
         """Whole numbers (dtype object), or bool where thresholds are given."""
 
-    def first_letters(self) -> dict[int, bytes]:
+    def first_messages(self) -> dict[int, bytes]:
         """By addressee: owners that do not compute write to those that do, and get nothing of each other."""
         step, nonce = self._step, token_bytes(NONCE_BYTES)
         shares = [b""] * self._parties
         if self._values is not None:
             shares = [encode_shares(step.field, each) for each in split(step.field, self._values, self._parties)]
         shares_of = dict(zip(step.computing, shares, strict=True))
-        letters = {}
+        messages = {}
         for member in step.everybody if self._place is not None else step.computing:
             keys = [] if member not in step.computing else self._keys_for(step.computing.index(member))
-            letter = FirstLetter(step=step.digest, nonce=nonce, shares=shares_of.get(member, b""), keys=keys)
+            message = InputMessage(step=step.digest, nonce=nonce, shares=shares_of.get(member, b""), keys=keys)
             if member == self._me:
-                self._own_first = letter
+                self._own_first = message
             else:
-                letters[member] = msgspec.msgpack.encode(letter)
-        return letters
+                messages[member] = msgspec.msgpack.encode(message)
+        return messages
 
-    def receive(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The letters of this exchange, by sender; what this party writes next, by addressee."""
-        for sender in letters:
+    def receive(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The messages of this exchange, by sender; what this party writes next, by addressee."""
+        for sender in messages:
             if sender not in self._step.everybody or sender == self._me:
                 raise SharesError("it has no part in this step", sender)
-        return self._go_on(letters) if self._session else self._begin(letters)
+        return self._go_on(messages) if self._session else self._begin(messages)
 
-    def _begin(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
+    def _begin(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         step = self._step
-        firsts = {sender: decode(data, FirstLetter, sender) for sender, data in letters.items()}
-        for sender, letter in firsts.items():
-            if letter.step != step.digest:
-                raise SharesError("its letter is about another step, other terms or other results so far", sender)
-            if len(letter.nonce) != NONCE_BYTES or any(len(key) != KEY_BYTES for key in letter.keys):
-                raise SharesError("its first letter has no valid nonce or keys", sender)
+        firsts = {sender: decode_step_message(data, InputMessage, sender) for sender, data in messages.items()}
+        for sender, message in firsts.items():
+            if message.step != step.digest:
+                raise SharesError("its message is about another step, other terms or other results so far", sender)
+            if len(message.nonce) != NONCE_BYTES or any(len(key) != KEY_BYTES for key in message.keys):
+                raise SharesError("its first message has no valid nonce or keys", sender)
         if self._own_first is not None:
             firsts[self._me] = self._own_first
         writers = step.everybody if self._place is not None else step.computing
         if absent := [member for member in writers if member not in firsts]:
-            raise SharesError("its first letter is missing", absent[0])
+            raise SharesError("its first message is missing", absent[0])
         nonces = b"".join(firsts[member].nonce for member in step.computing)
         self._session = sha256(step.digest + nonces).digest()
         if self._place is None:
             return {}
         total = self._added(firsts)
         if step.thresholds is None:
-            return self._letters({}, total)
+            return self._outgoing({}, total)
         difference = (total - step.thresholds.astype(object)) % step.field.modulus
-        self._comparison = Comparison(
+        self._comparison = SecureComparison(
             me=self._place,
             parties=self._parties,
             bits=step.bits,
@@ -137,45 +144,46 @@ class StepParty:
         )
         return self._compare({})
 
-    def _go_on(self, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        messages = {}
-        for sender, data in letters.items():
-            letter = decode(data, Letter, sender)
-            if letter.session != self._session or letter.number != self._received[sender]:
-                raise SharesError("its letter is of another step or attempt, repeated or out of order", sender)
+    def _go_on(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        mpyc_messages = {}
+        for sender, data in messages.items():
+            message = decode_step_message(data, StepMessage, sender)
+            if message.session != self._session or message.number != self._received[sender]:
+                raise SharesError("its message is of another step or attempt, repeated or out of order", sender)
             self._received[sender] += 1
             if sender not in self._step.computing:
-                raise SharesError("it does not compute, and wrote a second letter", sender)
-            if letter.messages:
-                messages[self._step.computing.index(sender)] = letter.messages
-            if letter.result:
-                self._add_result(sender, letter.result)
-        return self._compare(messages) if self._comparison is not None else {}
+                raise SharesError("it does not compute, and wrote a second message", sender)
+            if message.mpyc_messages:
+                mpyc_messages[self._step.computing.index(sender)] = message.mpyc_messages
+            if message.result:
+                self._add_result(sender, message.result)
+        return self._compare(mpyc_messages) if self._comparison is not None else {}
 
-    def _compare(self, messages: Mapping[int, list[Message]]) -> dict[int, bytes]:
+    def _compare(self, mpyc_messages: Mapping[int, list[MpycMessage]]) -> dict[int, bytes]:
         assert self._comparison is not None
-        outgoing = self._comparison.step(messages)
+        outgoing = self._comparison.step(mpyc_messages)
         result = self._comparison.result
         if result is not None:
             self._comparison = None
-        return self._letters(outgoing, result)
+        return self._outgoing(outgoing, result)
 
-    def _letters(self, messages: Mapping[int, list[Message]], result: Values | None) -> dict[int, bytes]:
+    def _outgoing(self, mpyc_messages: Mapping[int, list[MpycMessage]], result: Values | None) -> dict[int, bytes]:
         """What this party writes to the others: MPyC's messages, and its share of the result if it is there."""
-        step, letters = self._step, {}
+        step, messages = self._step, {}
         shares = b"" if result is None else encode_shares(step.field, result)
         if result is not None:
             self._add_result(self._me, shares)
         for member in step.everybody:
             place = step.computing.index(member) if member in step.computing else None
-            written = messages.get(place, []) if place is not None else []
+            written = mpyc_messages.get(place, []) if place is not None else []
             if member != self._me and (written or shares):
-                letter = Letter(session=self._session, number=self._sent[member], messages=written, result=shares)
+                number = self._sent[member]
+                message = StepMessage(session=self._session, number=number, mpyc_messages=written, result=shares)
                 self._sent[member] += 1
-                letters[member] = msgspec.msgpack.encode(letter)
-        return letters
+                messages[member] = msgspec.msgpack.encode(message)
+        return messages
 
-    def _added(self, firsts: Mapping[int, FirstLetter]) -> Values:
+    def _added(self, firsts: Mapping[int, InputMessage]) -> Values:
         """This party's shares of the sum."""
         step = self._step
         total: Values = np.zeros(step.length, object)
@@ -204,13 +212,13 @@ class StepParty:
             return []
         return [self._keys[group] for group in keys_between(self._place, place, self._parties)]
 
-    def _all_keys(self, me: int, firsts: Mapping[int, FirstLetter]) -> dict[tuple[int, ...], bytes]:
+    def _all_keys(self, me: int, firsts: Mapping[int, InputMessage]) -> dict[tuple[int, ...], bytes]:
         keys = dict(self._keys)
         for place, member in enumerate(self._step.computing):
             if place != me:
                 groups = keys_between(place, me, self._parties)
                 if len(firsts[member].keys) != len(groups):
-                    raise SharesError("its first letter has not the keys that it should", member)
+                    raise SharesError("its first message has not the keys that it should", member)
                 keys.update(zip(groups, firsts[member].keys, strict=True))
         return keys
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from winnow.deploy.site.state_database import SiteDatabase
-from winnow.deploy.trust.site_policy import NoiseBudget
+from winnow.deploy.trust.site_policy import SpendingLimit
 
 ROUNDING = 1e-9
 """The share of a budget by which sums of floats may exceed it."""
@@ -83,7 +83,7 @@ class QuestionBudget:
     table: str
     epsilon: float
     delta: float
-    limit: NoiseBudget
+    limit: SpendingLimit
 
     def is_booked(self) -> bool:
         return self.budgets.is_booked(self.submission)
@@ -119,7 +119,7 @@ class QuestionBudget:
         )
 
 
-def epsilon_left(limit: NoiseBudget, spent: float) -> float:
+def epsilon_left(limit: SpendingLimit, spent: float) -> float:
     """The largest ε, to two digits, that can be asked for at the limit's δ once ρ = `spent` is gone."""
     from winnow.privacy.concentrated_privacy import epsilon_of, rho_of  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What parties write to each other in a step. Whoever carries letters may lose, repeat or swap them."""
+"""What parties write to each other in a step. Whoever carries messages may lose, repeat or swap them."""
 
 from typing import NamedTuple, TypeVar
 
@@ -10,14 +10,14 @@ from winnow.privacy.shares.errors import SharesError
 T = TypeVar("T")
 
 
-class Message(NamedTuple):
+class MpycMessage(NamedTuple):
     """One of MPyC's messages, labelled by the place in the program that waits for it."""
 
     place: int
     data: bytes
 
 
-class FirstLetter(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class InputMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The addressee's share of the sender's input, and keys of pseudorandom shares that both hold.
 
     `step` is the step's digest: of all that led to it. The nonce makes this attempt unlike any other of the same step.
@@ -29,20 +29,20 @@ class FirstLetter(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     keys: list[bytes]
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A later letter. `session` is made of the step's digest and the parties' nonces, and a sender numbers its letters
-    to an addressee: one of another step, attempt or time does not fit.
+class StepMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A later message. `session` is made of the step's digest and the parties' nonces, and a sender numbers what it
+    writes to an addressee: a message of another step, attempt or time does not fit.
     """
 
     session: bytes
     number: int
-    messages: list[Message]
+    mpyc_messages: list[MpycMessage]
     result: bytes
     """The sender's share of the result, once it has it."""
 
 
-def decode(data: bytes, kind: type[T], sender: int) -> T:
+def decode_step_message(data: bytes, kind: type[T], sender: int) -> T:
     try:
         return from_msgpack(data, kind)
     except UnreadableError as error:
-        raise SharesError("its letter cannot be read", sender) from error
+        raise SharesError("its message cannot be read", sender) from error

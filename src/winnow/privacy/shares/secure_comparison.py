@@ -1,6 +1,6 @@
-"""Comparison in shares, by MPyC: nothing of two numbers becomes known but which is larger.
+"""SecureComparison in shares, by MPyC: nothing of two numbers becomes known but which is larger.
 
-MPyC's `np_sgn` (after Toft) takes as many exchanges of letters as there are levels of a tree over the bits, and a few.
+MPyC's `np_sgn` (after Toft) takes as many exchanges of messages as there are levels of a tree over the bits, and a few.
 """
 
 from argparse import Namespace
@@ -14,16 +14,16 @@ import numpy as np
 
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import Values
-from winnow.privacy.shares.letter_loop import LetterLoop
-from winnow.privacy.shares.letters import Message
+from winnow.privacy.shares.mpyc_event_loop import MpycEventLoop
 from winnow.privacy.shares.mpyc_library import make_current, mpyc
 from winnow.privacy.shares.shamir_shares import field_of, threshold_of
+from winnow.privacy.shares.step_messages import MpycMessage
 
 SECURITY_BITS = 40
 """What is opened on the way is hidden by noise so many bits wider: it says something with probability 2⁻⁴⁰."""
 KEY_BYTES = 16
 BATCH = 1_000
-"""Entries that are compared at a time, so that a letter stays below a megabyte."""
+"""Entries that are compared at a time, so that a message stays below a megabyte."""
 
 
 def batches(length: int) -> int:
@@ -56,7 +56,7 @@ def _groups(parties: int) -> Sequence[tuple[int, ...]]:
     return list(combinations(range(parties), parties - threshold_of(parties)))
 
 
-class Comparison:
+class SecureComparison:
     """One party's part in finding, entry by entry, whether shared differences are at least 0."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Comparison:
     ) -> None:
         """`difference` are this party's shares."""
         self._field = comparison_field(bits)
-        self._loop = LetterLoop()
+        self._loop = MpycEventLoop()
         threshold = threshold_of(parties)
         options = Namespace(
             threshold=threshold,
@@ -95,7 +95,7 @@ class Comparison:
             less: Future[Any] = self._runtime.gather(self._runtime.np_sgn(secure, l=self._bits, LT=True))
         return less
 
-    def step(self, received: Mapping[int, Sequence[Message]]) -> dict[int, list[Message]]:
+    def step(self, received: Mapping[int, Sequence[MpycMessage]]) -> dict[int, list[MpycMessage]]:
         """Take in others' messages and go as far as they allow; what this party sends."""
         for sender, messages in received.items():
             self._boxes[sender].deliver(messages)
@@ -126,14 +126,14 @@ class Comparison:
 class _Mailbox:
     """What MPyC takes for the connection with a peer."""
 
-    def __init__(self, loop: LetterLoop) -> None:
+    def __init__(self, loop: MpycEventLoop) -> None:
         self._loop = loop
-        self._outgoing: list[Message] = []
+        self._outgoing: list[MpycMessage] = []
         self._arrived: dict[int, bytes] = {}
         self._awaited: dict[int, Future[bytes]] = {}
 
     def send(self, place: int, data: bytes) -> None:
-        self._outgoing.append(Message(place, data))
+        self._outgoing.append(MpycMessage(place, data))
 
     def receive(self, place: int) -> "bytes | Future[bytes]":
         if place in self._arrived:
@@ -141,7 +141,7 @@ class _Mailbox:
         awaited = self._awaited[place] = Future(loop=self._loop)  # type: ignore[arg-type]
         return awaited
 
-    def deliver(self, messages: Sequence[Message]) -> None:
+    def deliver(self, messages: Sequence[MpycMessage]) -> None:
         for place, data in messages:
             if place in self._arrived:
                 raise SharesError("two messages for one place of the computation")
@@ -150,6 +150,6 @@ class _Mailbox:
             else:
                 self._arrived[place] = data
 
-    def collect(self) -> list[Message]:
+    def collect(self) -> list[MpycMessage]:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing

@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 
-class LetterLoop:
+class MpycEventLoop:
     """As much of an event loop as asyncio's tasks and futures need."""
 
     def __init__(self) -> None:

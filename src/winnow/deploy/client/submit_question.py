@@ -35,7 +35,7 @@ MAX_TEXT = 10_000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 
 OnEvent = Callable[[AnyEvent], object]
-OnLine = Callable[[str], object]
+OnLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
