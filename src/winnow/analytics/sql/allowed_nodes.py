@@ -14,9 +14,8 @@ BINARY = ("this", "expression")
 UNARY = ("this",)
 
 STRUCTURE: Mapping[type[exp.Expr], tuple[str, ...]] = {
-    exp.Select: ("with_", "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset"),
+    exp.Select: ("with_", "expressions", "from_", "where", "group", "having", "order", "limit", "offset"),
     exp.From: UNARY,
-    exp.Join: ("this", "on", "using", "kind"),
     exp.Where: UNARY,
     exp.Group: ("expressions",),
     exp.Having: UNARY,
@@ -100,7 +99,6 @@ SPOKEN: Mapping[str, str] = {
     "recursive": "WITH RECURSIVE",
     "all": "GROUP BY ALL",
     "by_name": "UNION BY NAME",
-    "side": "an outer JOIN",
     "query": "IN (SELECT …)",
     "seed": "REPEATABLE",
     "db": "a schema before a name",
@@ -113,7 +111,7 @@ SPOKEN: Mapping[str, str] = {
 def line_of(node: exp.Expr) -> int:
     """The line of the statement where a node stands, as far as the parser noted it."""
     lines = [each.meta["line"] for each in node.walk() if "line" in each.meta]
-    return min(lines, default=node.parent and line_of(node.parent) or 1)
+    return min(lines, default=(node.parent and line_of(node.parent)) or 1)
 
 
 def refused(node: exp.Expr, line: str) -> ConfigError:
@@ -153,8 +151,8 @@ def _called(node: object) -> str:
 
 
 def _argument(node: exp.Expr, name: str, value: object) -> str:
-    if name == "side":
-        return f"{one_line(value)} JOIN"
+    if name == "joins" and isinstance(value, list):
+        return f"{one_line(' '.join(filter(None, (value[0].side, value[0].kind))))} JOIN".strip()
     if name == "distinct":
         return "UNION without ALL" if isinstance(node, exp.Union) else "SELECT DISTINCT"
     if isinstance(value, exp.Window | exp.Subquery):

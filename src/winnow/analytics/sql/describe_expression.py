@@ -1,8 +1,10 @@
 """Describes an expression bottom up: levels by the strictest part, ranges by interval arithmetic."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from math import ceil, exp as power_of_e, floor, inf, isfinite, log, nan, sqrt
+from math import ceil, floor, inf, isfinite, log, nan, sqrt
+from math import exp as power_of_e
 from typing import TypeAlias
 
 from sqlglot import exp
@@ -68,7 +70,7 @@ def _operands(node: exp.Expr) -> list[exp.Expr]:
     return [each for each in node.iter_expressions() if not isinstance(each, exp.DataType | exp.Var | exp.Identifier)]
 
 
-def _result(node: exp.Expr, parts: list[Described]) -> Described:  # noqa: PLR0912 - a table of cases
+def _result(node: exp.Expr, parts: list[Described]) -> Described:
     match node:
         case exp.Literal():
             return _literal(node)
@@ -191,7 +193,7 @@ def _literal(node: exp.Literal) -> Described:
 
 
 def _conditional(chosen: Described) -> Described:
-    return made_of(Described(type=chosen.type, low=chosen.low, high=chosen.high, values=chosen.values, conditional=True), [])
+    return replace(chosen, conditional=True)
 
 
 def _cast(node: exp.Expr, inner: Described) -> Described:
@@ -204,7 +206,7 @@ def _cast(node: exp.Expr, inner: Described) -> Described:
         slack, fits = float(kind == "integer"), node.args["to"].this in WIDE_TYPES and inner.bounded
         return Described(type=kind, low=inner.low - slack, high=inner.high + slack, conditional=not fits)
     if kind == "date" and inner.type == "date":
-        return Described(type="date", low=floor(inner.low), high=inner.high) if inner.bounded else Described(type="date")
+        return replace(inner, low=floor(inner.low)) if inner.bounded else inner
     return Described(type=kind, conditional=kind != "text")
 
 
@@ -224,8 +226,8 @@ def _year(days: float) -> float:
 
 def _place_of(node: exp.Expr) -> str:
     parent = node.parent
-    while parent is not None and not isinstance(parent, exp.Where | exp.Group | exp.Join | exp.Subquery | exp.CTE):
+    while parent is not None and not isinstance(parent, exp.Where | exp.Group | exp.Subquery | exp.CTE):
         if isinstance(parent, tuple(AGGREGATES)):
             return "another one"
         parent = parent.parent
-    return {exp.Where: "WHERE", exp.Group: "GROUP BY", exp.Join: "ON"}.get(type(parent), "a subquery")
+    return {exp.Where: "WHERE", exp.Group: "GROUP BY"}.get(type(parent), "a subquery")

@@ -42,9 +42,7 @@ def described_column(name: str, column: ColumnDeclaration) -> Described:
     low, high = column.bounds or (-inf, inf)
     known = column.known_type
     if known == "boolean":
-        return Described(
-            level=column.level, type=known, low=0, high=1, values=(False, True), columns=frozenset({name})
-        )
+        return Described(level=column.level, type=known, low=0, high=1, values=(False, True), columns=frozenset({name}))
     if column.values is not None and known != "text":
         low, high = (pick(float(each) for each in column.values) for pick in (min, max))
     return Described(

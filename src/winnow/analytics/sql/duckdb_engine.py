@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -28,6 +29,16 @@ MICROSECONDS_A_DAY = 86_400_000_000
 
 @contextmanager
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection of its own: what is added to it is temporary, and nobody else sees it."""
+    opened = _database().cursor()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
     settings: dict[str, Any] = {
         "enable_external_access": "false",
         "autoinstall_known_extensions": "false",
@@ -37,15 +48,9 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         "memory_limit": MEMORY,
         "max_temp_directory_size": "0MB",
     }
-    opened = duckdb.connect(":memory:", config=settings)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def lock(opened: duckdb.DuckDBPyConnection) -> None:
-    opened.execute("SET lock_configuration = true")
+    database = duckdb.connect(":memory:", config=settings)
+    database.execute("SET lock_configuration = true")
+    return database
 
 
 def add_table(
@@ -57,7 +62,7 @@ def add_table(
         rows = arrow.table({each: arrow.array([], ARROW_TYPES[kind_of(column)]) for each, column in columns.items()})
     opened.register(ROWS, rows.select(list(columns)))
     fields = ", ".join(f"{_clipped(each, column)} AS {quoted(each)}" for each, column in columns.items())
-    opened.execute(f"CREATE VIEW {quoted(name)} AS SELECT {fields} FROM {ROWS}")  # noqa: S608 - names are quoted
+    opened.execute(f"CREATE TEMP VIEW {quoted(name)} AS SELECT {fields} FROM {ROWS}")  # noqa: S608 - names are quoted
 
 
 def kind_of(column: ColumnDeclaration) -> str:

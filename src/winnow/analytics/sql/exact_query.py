@@ -5,7 +5,7 @@ from math import prod
 from typing import Any
 
 from winnow.analytics.program import Program
-from winnow.analytics.question import Answer, MergedTerms
+from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
 from winnow.analytics.sql.finish_query import finish_query
 from winnow.analytics.sql.opened_sums import open_sums
@@ -40,9 +40,9 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
         searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, look.bits)
         ordered = yield from over_selected(searched, selected)
         estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
-        for aggregate in plan.aggregates:
-            if aggregate.function not in SEARCHES:
-                estimates |= {(aggregate.name, group): values.estimate(aggregate, group) for group in told[aggregate.name]}
+        for aggregate in (each for each in plan.aggregates if each.function not in SEARCHES):
+            for group in told[aggregate.name]:
+                estimates[aggregate.name, group] = values.estimate(aggregate, group)
         estimates |= ordered
         left_out, outside = decided.small_groups, look.outside
         hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
@@ -55,17 +55,21 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
 
 
 def _open_groups(plan: QueryPlan, selection: RowSelection) -> Program[list[Group]]:
-    """Every combination of listed values with those that the owners have in public columns."""
+    """The groups there may be: from listed values, and from what owners have in public columns."""
     found: list[Group] = [()]
     if plan.public_sql is not None:
         found = yield from open_public_values(selection.public_values)
+    return listed_groups(plan, found)
+
+
+def listed_groups(plan: QueryPlan, public: list[Group]) -> list[Group]:
+    """Every combination of listed values with the public ones of the other keys."""
     listed = [key.values for key in plan.keys if key.values is not None]
-    if len(found) * prod(len(each) for each in listed) > MAX_GROUPS:
+    if len(public) * prod(len(each) for each in listed) > MAX_GROUPS:
         raise DataError(f"GROUP BY makes more than {MAX_GROUPS:,} groups; group by less")
     unlisted = [place for place, key in enumerate(plan.keys) if key.values is None]
     groups = list[Group]()
-    for public, *rest in product(found, *listed):
-        values = dict(zip(unlisted, public, strict=True))
-        others = iter(rest)
+    for own, *rest in product(public, *listed):
+        values, others = dict(zip(unlisted, own, strict=True)), iter(rest)
         groups.append(tuple(values[place] if place in values else next(others) for place in range(len(plan.keys))))
     return groups

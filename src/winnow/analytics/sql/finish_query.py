@@ -1,6 +1,6 @@
 """The end of a statement, over what was opened alone: expressions of aggregates, HAVING, ORDER BY and LIMIT."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as arrow
 
 from winnow.analytics.sql.aggregate_values import Estimates
-from winnow.analytics.sql.duckdb_engine import connection, lock
+from winnow.analytics.sql.duckdb_engine import connection
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.query_plan import QueryPlan
 from winnow.analytics.sql.sql_text import error_name
@@ -34,24 +34,20 @@ def finish_query(
     try:
         with connection() as opened:
             opened.register("released", arrow.table(columns))
-            lock(opened)
             rows = opened.execute(plan.finish_sql).fetchall()
     except duckdb.Error as error:
         raise DataError(
             f"the end of the statement cannot be computed ({type(error).__name__}); check its expressions"
         ) from None
-    errors = [each for each in dict.fromkeys(plan.error_columns) if each is not None]
     return {
         "rows": [dict(zip(plan.columns, map(_plain, row), strict=False)) for row in rows],
-        "errors": [
-            _errors(plan, dict(zip(errors, row[len(plan.columns) :], strict=True))) for row in rows
-        ],
+        "errors": [_errors(plan, row[len(plan.columns) :]) for row in rows],
     }
 
 
-def _errors(plan: QueryPlan, found: Mapping[str, float | None]) -> dict[str, float]:
-    told = {name: found[each] for name, each in zip(plan.columns, plan.error_columns, strict=True) if each is not None}
-    return {name: error for name, error in told.items() if error is not None}
+def _errors(plan: QueryPlan, found: Sequence[float | None]) -> dict[str, float]:
+    names = [name for name, each in zip(plan.columns, plan.error_columns, strict=True) if each is not None]
+    return {name: error for name, error in zip(names, found, strict=True) if error is not None}
 
 
 def _numbers(values: Sequence[int | float | None]) -> arrow.Array:

@@ -10,7 +10,7 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Local, Match, Program
-from winnow.analytics.sql.duckdb_engine import add_table, connection, lock
+from winnow.analytics.sql.duckdb_engine import add_table, connection
 from winnow.analytics.sql.query_plan import QueryPlan
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
@@ -81,6 +81,7 @@ class RowSelection:
 
     def __init__(self, plan: QueryPlan, declaration: TableDeclaration) -> None:
         self._plan, self._declaration = plan, declaration
+        self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
         columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
         for each in plan.arguments:
             bounds = (each.column.low, each.column.high)
@@ -100,8 +101,11 @@ class RowSelection:
     def public_values(self, table: OwnerTable) -> list[Group]:
         """The values of keys that are not listed, over all rows."""
         assert self._plan.public_sql is not None
-        found = self._execute(table, self._plan.public_sql, sampled=False)
-        return [tuple(row.values()) for row in found.to_pylist()]
+        kept = self._public.get(id(table))
+        if kept is None or kept[0] is not table:
+            found = self._execute(table, self._plan.public_sql, sampled=False)
+            kept = self._public[id(table)] = (table, [tuple(row.values()) for row in found.to_pylist()])
+        return kept[1]
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         rows = table.rows
@@ -111,7 +115,6 @@ class RowSelection:
         try:
             with connection() as opened:
                 add_table(opened, self._plan.table, self._declaration, rows)
-                lock(opened)
                 return opened.sql(sql).to_arrow_table()
         except duckdb.Error as error:  # its text may quote a cell
             raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None

@@ -48,5 +48,5 @@ def _syntax_error(error: SqlglotError) -> str:
     if not details:
         return f"the statement cannot be read as SQL: {one_line(error)[:120]}"
     first = details[0]
-    near = one_line(first.get("highlight") or "")[:40]
-    return f"the statement cannot be read as SQL: {one_line(first['description'])[:120]} near '{near}' (line {first['line']})"
+    near, description = one_line(first.get("highlight") or "")[:40], one_line(first["description"]).split("<class")[0]
+    return f"the statement cannot be read as SQL: {description[:120].strip()} near '{near}' (line {first['line']})"

@@ -115,15 +115,18 @@ class AggregateReader:
             value = exp.Paren(this=node.copy())
         if not (abs(low) < LARGEST_WHOLE and abs(high) < LARGEST_WHOLE):
             named = [each.name for each in node.find_all(exp.Column) if not self.source.described(each).bounded]
-            why = f"declare bounds = [low, high] for column '{named[0]}'" if named else "divide by a column that is never 0" if node.find(exp.Div) else "use simpler arithmetic"
-            raise refused(node, f"{shown}: its bounds are not known; {why}")
+            advice = f"declare bounds = [low, high] for column '{named[0]}'" if named else "write simpler arithmetic"
+            if not named and node.find(exp.Div):
+                advice = "divide only by what is never 0"
+            raise refused(node, f"{shown}: its bounds are not known; {advice}")
         if whole:
             low, high = float(floor(low)), float(ceil(high))
         if condition is not None:
             value = exp.case().when(condition.copy(), value)
         text = text_of(tried(value, "BIGINT" if whole else "DOUBLE"))
         if text not in self._arguments:
-            column = NumberColumn(name=f"a{len(self._arguments)}", low=low, high=high if high > low else low + 1, whole=whole)
+            name, high = f"a{len(self._arguments)}", high if high > low else low + 1
+            column = NumberColumn(name=name, low=low, high=high, whole=whole)
             self._arguments[text] = Argument(
                 column=column, sql=text, conditional=known.conditional or condition is not None
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 
 import duckdb
@@ -10,14 +11,15 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.describe_expression import describe
 from winnow.analytics.sql.described import Described
-from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types, lock, quoted
-from winnow.analytics.sql.plan_aggregates import AggregateReader
+from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
+from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.parse_sql import parse_sql
+from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.query_plan import QueryKey, QueryPlan
-from winnow.analytics.sql.row_sources import Relation, RowSource, row_source, table_relation
-from winnow.analytics.sql.sql_text import error_name, text_of, tried
+from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
+from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.sql.table_sample import take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
-from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
 
 MAX_COLUMNS = 200
@@ -31,14 +33,21 @@ def tables_of(sql: str) -> tuple[str, ...]:
 
 
 def make_query_plan(sql: str, table: str, declaration: TableDeclaration) -> QueryPlan:
+    """The plan; ConfigError in one line names what is refused, and where."""
+    return _make_plan(sql, table, declaration.model_dump_json())
+
+
+@lru_cache(maxsize=64)
+def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
+    """Simulated owners make the same plan, one after another."""
+    declaration = TableDeclaration.model_validate_json(declared)
     tree = parse_sql(sql)
-    sample = _take_sample(tree)
+    sample = take_sample(tree)
     source = row_source(tree, {table.lower(): table_relation(declaration)})
     if tree.args.get("where"):
         describe(tree.args["where"].this, source.described)
     with connection() as opened:
         add_table(opened, table, declaration)
-        lock(opened)
         return _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample).plan()
 
 
@@ -62,23 +71,23 @@ class _Planner:
         conditions = [self._finished(self._resolved(having.this, aliases, source_first=True))] if having else []
         order = [self._ordered(each, aliases, len(outputs)) for each in _listed(self.tree.args.get("order"))]
         if not self.reader.found and not key_nodes:
-            raise refused(self.tree, "a SELECT without an aggregate or GROUP BY would show rows; COUNT, SUM, AVG … can be told")
+            raise refused(self.tree, "a SELECT without aggregates would show rows; COUNT, SUM, AVG and others do not")
         self.reader.check_levels()
         types = self._types(key_nodes)
         keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
         names = _unique([name for _, name, _ in outputs])
-        errors = [each.name if isinstance(each, exp.Column) and each.name.startswith("g") else None for each in finished]
         plan = QueryPlan(
             table=self.table,
             keys=tuple(keys),
             aggregates=tuple(aggregates),
-            local_sql=self._local(keys, aggregates and self.reader.columns()),
+            local_sql=self._local(keys, self.reader.columns()),
             public_sql=self._public(unlisted) if unlisted else None,
-            finish_sql=self._finish(finished, names, errors, conditions, order, keys, aggregates),
+            finish_sql=finish_sql(self.tree, finished, names, conditions, order, keys, aggregates),
             columns=tuple(names),
-            error_columns=tuple(errors),
+            error_columns=tuple(error_sources(finished)),
+            copies=sum(each.name.lower() == self.table.lower() for each in self.tree.find_all(exp.Table)),
             sample=self.sample,
         )
         described_types(self.opened, plan.local_sql)
@@ -172,7 +181,7 @@ class _Planner:
         )
 
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
-        named = [exp.alias_(tried(_parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
         rows = self._rows([*named, *arguments] or [exp.Literal.number(1)])
         if self.tree.args.get("where"):
             rows.set("where", exp.Where(this=tried(self.tree.args["where"].this, "BOOLEAN")))
@@ -180,7 +189,7 @@ class _Planner:
 
     def _public(self, keys: list[QueryKey]) -> str:
         """No condition and no sample stands in it: which rows those choose is not public."""
-        named = [exp.alias_(tried(_parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
         rows = self._rows(named)
         for where in list(rows.find_all(exp.Where)):
             where.pop()
@@ -204,32 +213,6 @@ class _Planner:
         assert row is not None
         return tuple(dict.fromkeys([*row, None]))
 
-    def _finish(self, outputs, names, errors, conditions, order, keys, aggregates) -> str:  # type: ignore[no-untyped-def]
-        released = [f"TRY_CAST({key.name} AS {key.type}) AS {key.name}" for key in keys]
-        for each in aggregates:
-            value = f"make_timestamp({each.name}::BIGINT)" if each.date else each.name
-            released += [f"CAST({value} AS {each.type}) AS {each.name}", error_name(each.name)]
-        inner = exp.Subquery(this=_parsed(f"SELECT {', '.join(released)} FROM released"), alias=exp.TableAlias(this=exp.to_identifier("released")))
-        shown = [exp.alias_(each, name, quoted=True) for each, name in zip(outputs, names, strict=True)]
-        shown += [exp.alias_(exp.column(error_name(each)), error_name(each) + "_out", quoted=True) for each in dict.fromkeys(errors) if each]
-        finish = exp.Select(expressions=shown, from_=exp.From(this=inner))
-        if conditions:
-            finish.set("where", exp.Where(this=conditions[0]))
-        if order:
-            finish.set("order", exp.Order(expressions=order))
-        for part in ("limit", "offset"):
-            if node := self.tree.args.get(part):
-                if not isinstance(node.expression, exp.Literal) or not node.expression.is_int:
-                    raise refused(node, f"{part.upper()} takes a whole number")
-                finish.set(part, node.copy())
-        return finish.sql("duckdb")
-
-
-def _parsed(sql: str) -> exp.Expr:
-    import sqlglot
-
-    return sqlglot.parse_one(sql, read="duckdb")
-
 
 def _listed(order: exp.Order | None) -> list[exp.Ordered]:
     return list(order.expressions) if order is not None else []
@@ -241,21 +224,3 @@ def _unique(names: list[str]) -> list[str]:
         free = (f"{name}_{number}" if number else name for number in count())
         found.append(next(each for each in free if each.lower() not in {one.lower() for one in found}))
     return found
-
-
-def _take_sample(tree: exp.Select) -> float | None:
-    """The part of the rows that TABLESAMPLE asks for, which is taken out of the statement: owners sample rows first."""
-    samples = list(tree.find_all(exp.TableSample))
-    if not samples:
-        return None
-    if len(samples) > 1 or len(list(tree.find_all(exp.Table))) > 1:
-        raise refused(samples[0], "TABLESAMPLE is supported where a statement names one table, once")
-    (sample,) = samples
-    method, percent = sample.args.get("method"), sample.args.get("percent")
-    if method is None or method.name.upper() != "BERNOULLI" or not isinstance(percent, exp.Literal):
-        raise refused(sample, "only TABLESAMPLE BERNOULLI(p PERCENT) is supported")
-    part = float(percent.this) / 100
-    if not 0 < part <= 1:
-        raise refused(sample, f"TABLESAMPLE BERNOULLI({percent.this} PERCENT): write more than 0 and at most 100")
-    sample.pop()
-    return part

@@ -67,6 +67,8 @@ class QueryPlan:
     """The names of the answer's columns; those of standard errors follow in `finish_sql`."""
     error_columns: tuple[str | None, ...]
     """By column of the answer: the aggregate whose error it has."""
+    copies: int
+    """How often the statement names its table."""
     sample: float | None
     """The part of the rows that each owner takes, by chance."""
 

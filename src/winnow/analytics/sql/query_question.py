@@ -45,10 +45,16 @@ class QueryQuestion(Question):
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
+        from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
         plan = make_query_plan(self.sql, self.table, terms.declaration)
-        told = yield from exact_query(plan, terms)
+        if self.epsilon is None:
+            told = yield from exact_query(plan, terms)
+        else:
+            told = yield from noisy_query(plan, terms, self.rho(terms))
+            told |= {"epsilon": self.epsilon, "delta": self.delta}
         return {
             "kind": self.kind,
             "table": self.table,
@@ -57,6 +63,7 @@ class QueryQuestion(Question):
             "minimum": terms.minimum,
             "columns": list(plan.columns),
             **told,
+            "plan": explain_query(plan, len(terms.owners), terms.minimum, self.epsilon),
         }
 
 
@@ -65,7 +72,5 @@ def _only_table(sql: str) -> str:
 
     tables = tables_of(sql)
     if len({each.lower() for each in tables}) != 1:
-        raise ConfigError(
-            f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time"
-        )
+        raise ConfigError(f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time")
     return tables[0]

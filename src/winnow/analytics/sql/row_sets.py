@@ -133,7 +133,7 @@ def decide_sets(sets: Sequence[RowSet], selected: SelectedRows, look: TableLook,
 
     (states,) = yield from decide_cells([CellTable(shape=shape, count=counts, totals=False)], minimum, look.bits)
     own, left_out, between = np.split(states[1:], np.cumsum([len(parts), len(chosen)]))
-    decided = {each: states[0] for each in sets} | dict(zip(parts, own, strict=True))
+    decided = dict.fromkeys(sets, states[0]) | dict(zip(parts, own, strict=True))
     for place, each in enumerate(chosen):
         hidden = left_out[place] == SMALL
         for other in range(place):

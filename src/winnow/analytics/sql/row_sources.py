@@ -1,4 +1,4 @@
-"""FROM: which columns the rows of a statement have. Subqueries stay within an owner, so they only choose and compute."""
+"""FROM: which columns the rows of a statement have. Subqueries stay within an owner: they choose rows and compute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,12 @@
 """Parts of generated SQL text."""
 
+import sqlglot
 from sqlglot import exp
+
+
+def parsed(sql: str) -> exp.Expr:
+    """What was generated here before."""
+    return sqlglot.parse_one(sql, read="duckdb")
 
 
 def text_of(node: exp.Expr) -> str:
