@@ -47,7 +47,7 @@ WIDE_TYPES = (exp.DType.BIGINT, exp.DType.DOUBLE)
 NUMBERS = ("number", "integer", "boolean", None)
 
 
-def describe(node: exp.Expr, columns: Columns) -> Described:
+def describe_expression(node: exp.Expr, columns: Columns) -> Described:
     """ConfigError if it has something that does not belong into an expression of rows."""
     if isinstance(node, exp.Column):
         return columns(node)
@@ -56,7 +56,7 @@ def describe(node: exp.Expr, columns: Columns) -> Described:
         raise refused(node, f"{what} is not supported here")
     if isinstance(node, tuple(AGGREGATES)):
         raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
-    parts = [describe(each, columns) for each in _operands(node)]
+    parts = [describe_expression(each, columns) for each in _operands(node)]
     return made_of(_result(node, parts), parts)
 
 
@@ -113,7 +113,8 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
         return Described(type="date" if parts[0].type == "date" and parts[1].type is None else None)
     if any(each.type not in NUMBERS for each in parts):
         return Described()
-    low, high = _interval(node, [(each.low, each.high) for each in parts])
+    square = isinstance(node, exp.Mul) and node.this == node.expression
+    low, high = _square((parts[0].low, parts[0].high)) if square else _interval(node, [(p.low, p.high) for p in parts])
     may_fail = not (isfinite(low) and isfinite(high))  # and then is NULL
     whole = isinstance(node, exp.Floor | exp.Ceil | exp.Sign | exp.Length) or (
         isinstance(node, exp.Round) and len(parts) == 1
@@ -157,7 +158,7 @@ def _interval(node: exp.Expr, parts: list[Range]) -> Range:  # noqa: PLR0912 - a
         case exp.Exp() if parts[0][1] < 700:
             found = (power_of_e(parts[0][0]), power_of_e(parts[0][1]))
         case exp.Pow() if parts[1] == (2, 2):
-            return _interval(exp.Mul(), [_interval(exp.Abs(), parts[:1])] * 2)
+            found = _square(parts[0])
         case exp.Sign() | exp.Sin() | exp.Cos():
             found = (-1, 1)
         case exp.Asin():
@@ -168,6 +169,11 @@ def _interval(node: exp.Expr, parts: list[Range]) -> Range:  # noqa: PLR0912 - a
         case _:
             found = (-inf, inf)
     return found if found[0] <= found[1] else (-inf, inf)
+
+
+def _square(part: Range) -> Range:
+    low, high = _interval(exp.Abs(), [part])
+    return low * low, high * high
 
 
 def _corners(parts: list[Range], operation: Callable[[float, float], float]) -> Range:
@@ -230,4 +236,6 @@ def _place_of(node: exp.Expr) -> str:
         if isinstance(parent, tuple(AGGREGATES)):
             return "another one"
         parent = parent.parent
-    return {exp.Where: "WHERE", exp.Group: "GROUP BY"}.get(type(parent), "a subquery")
+    if isinstance(parent, exp.Where):
+        return "WHERE"
+    return "GROUP BY" if isinstance(parent, exp.Group) else "a subquery"

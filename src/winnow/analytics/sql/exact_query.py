@@ -69,7 +69,7 @@ def listed_groups(plan: QueryPlan, public: list[Group]) -> list[Group]:
         raise DataError(f"GROUP BY makes more than {MAX_GROUPS:,} groups; group by less")
     unlisted = [place for place, key in enumerate(plan.keys) if key.values is None]
     groups = list[Group]()
-    for own, *rest in product(public, *listed):
+    for own, rest in product(public, product(*listed)):
         values, others = dict(zip(unlisted, own, strict=True)), iter(rest)
         groups.append(tuple(values[place] if place in values else next(others) for place in range(len(plan.keys))))
     return groups

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Summand:
         mask = self.rows.mask(rows)
         u, v = (each.column.units(rows)[mask] for each in self.arguments)
         weights = (u, v, u * u, v * v, u * v)[self.power]
-        return np.bincount(codes[mask], weights=weights, minlength=count)
+        return np.bincount(codes[mask], weights=weights, minlength=count).astype(np.float64)
 
 
 def count_of(aggregate: QueryAggregate) -> Summand:
@@ -103,7 +103,5 @@ def open_sums(
         return np.array([each.local(rows, selected.groups, bits) for each in summands], np.int64)[tuple(places.T)]
 
     hidden = len(aggregates) * len(shown) - sum(len(each) for each in told.values()) + decided.small_groups
-    opened: Sequence[Any] = ()
-    if asked:
-        opened = yield Sum(label="sums", local=sums, length=len(asked), hidden=hidden)
+    opened = list((yield Sum(label="sums", local=sums, length=len(asked), hidden=hidden))) if asked else []
     return dict(zip(asked, (int(each) for each in opened), strict=True)), told

@@ -110,8 +110,8 @@ class RowSelection:
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         rows = table.rows
         if sampled and self._plan.sample is not None:
-            chance = stream(0, "TABLESAMPLE", self._plan.local_sql, len(table)).random(len(table))
-            rows = rows.filter(arrow.array(chance < self._plan.sample))
+            drawn = stream(0, "TABLESAMPLE", self._plan.local_sql, len(table)).random(len(table))
+            rows = rows.filter(arrow.array(drawn < self._plan.sample))
         try:
             with connection() as opened:
                 add_table(opened, self._plan.table, self._declaration, rows)

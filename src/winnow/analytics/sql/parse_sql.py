@@ -1,6 +1,7 @@
 """SQL text to a syntax tree of which every node is known."""
 
 import logging
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -41,6 +42,14 @@ def parse_sql(sql: str) -> exp.Select:
     if not isinstance(tree, exp.Select):
         raise ConfigError("a query begins with SELECT or WITH")
     return tree
+
+
+@lru_cache(maxsize=64)
+def tables_of(sql: str) -> tuple[str, ...]:
+    """The tables that a statement reads, as it writes them."""
+    tree = parse_sql(sql)
+    defined = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return tuple(dict.fromkeys(each.name for each in tree.find_all(exp.Table) if each.name.lower() not in defined))
 
 
 def _syntax_error(error: SqlglotError) -> str:

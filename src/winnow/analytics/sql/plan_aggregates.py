@@ -7,7 +7,7 @@ from math import ceil, floor
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.describe_expression import describe
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
@@ -57,7 +57,7 @@ class AggregateReader:
         for node in self.found.values():
             for column in node.find_all(exp.Column):
                 if self.source.described(column).level == "private":
-                    called = (node.this if isinstance(node, exp.Filter) else node).sql_name()
+                    called = function_name(node.this if isinstance(node, exp.Filter) else node)
                     raise refused(
                         column, f"column '{column.name}' is private and cannot stand in {called}; it may stand in WHERE"
                     )
@@ -92,15 +92,15 @@ class AggregateReader:
 
     def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
         if condition is not None:
-            describe(condition, self.source.described)
+            describe_expression(condition, self.source.described)
         if isinstance(node, exp.Star):
             return Described(type="integer", low=1, high=1)
-        return describe(node, self.source.described)
+        return describe_expression(node, self.source.described)
 
     def _argument(
         self, node: exp.Expr, condition: exp.Expr | None, known: Described, function: Function, inner: exp.Expr
     ) -> Argument:
-        shown = f"{inner.sql_name()}({one_line(node.sql('duckdb'))[:60]})".replace('"', "")
+        shown = f"{function_name(inner)}({one_line(node.sql('duckdb'))[:60]})".replace('"', "")
         whole, low, high = known.whole, known.low, known.high
         if function == "count":
             counted = exp.true() if isinstance(node, exp.Star) else node.copy().is_(exp.null()).not_()
@@ -131,6 +131,10 @@ class AggregateReader:
                 column=column, sql=text, conditional=known.conditional or condition is not None
             )
         return self._arguments[text]
+
+
+def function_name(node: exp.Expr) -> str:
+    return node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()
 
 
 def _level(node: exp.Expr) -> float | None:

@@ -9,7 +9,7 @@ import duckdb
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.describe_expression import describe
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
@@ -25,13 +25,6 @@ from winnow.core.untrusted_text import one_line
 MAX_COLUMNS = 200
 
 
-def tables_of(sql: str) -> tuple[str, ...]:
-    """The tables that a statement reads, as it writes them."""
-    tree = parse_sql(sql)
-    defined = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return tuple(dict.fromkeys(each.name for each in tree.find_all(exp.Table) if each.name.lower() not in defined))
-
-
 def make_query_plan(sql: str, table: str, declaration: TableDeclaration) -> QueryPlan:
     """The plan; ConfigError in one line names what is refused, and where."""
     return _make_plan(sql, table, declaration.model_dump_json())
@@ -45,7 +38,7 @@ def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
     sample = take_sample(tree)
     source = row_source(tree, {table.lower(): table_relation(declaration)})
     if tree.args.get("where"):
-        describe(tree.args["where"].this, source.described)
+        describe_expression(tree.args["where"].this, source.described)
     with connection() as opened:
         add_table(opened, table, declaration)
         return _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample).plan()
@@ -132,7 +125,7 @@ class _Planner:
                 node = self._resolved(each, aliases, source_first=True)
             if found := node.find(*AGGREGATES):
                 raise refused(found, "an aggregate within GROUP BY is not supported")
-            yield node
+            yield node.unnest()
 
     def _finished(self, node: exp.Expr) -> exp.Expr:
         """Over what is opened: keys and aggregates are columns, and no other column is left."""
@@ -196,7 +189,7 @@ class _Planner:
         return rows.distinct().sql("duckdb")
 
     def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
-        known = describe(node, self.source.described)
+        known = describe_expression(node, self.source.described)
         shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
         if known.level == "private":
             named = next(each for each in node.find_all(exp.Column) if self.source.described(each).level == "private")

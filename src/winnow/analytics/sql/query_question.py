@@ -1,5 +1,6 @@
 """`winnow query`: a statement of SQL as a question."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
@@ -7,6 +8,7 @@ from pydantic import Field, model_validator
 from winnow.analytics.permissions import Permission
 from winnow.analytics.question import Answer, MergedTerms, Question
 from winnow.core import ConfigError
+from winnow.core.installed_package import install_command
 
 if TYPE_CHECKING:
     from winnow.analytics.program import Program
@@ -34,14 +36,7 @@ class QueryQuestion(Question):
         return self
 
     def needs(self) -> frozenset[Permission]:
-        from sqlglot import exp  # noqa: PLC0415 - who only reads questions loads no parser
-
-        from winnow.analytics.sql.parse_sql import parse_sql  # noqa: PLC0415
-
-        needed: set[Permission] = {"aggregate"}
-        if parse_sql(self.sql).find(exp.Min, exp.Max):
-            needed.add("extremes")
-        return frozenset(needed)
+        return _needs(self.sql)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
@@ -68,9 +63,21 @@ class QueryQuestion(Question):
 
 
 def _only_table(sql: str) -> str:
-    from winnow.analytics.sql.plan_query import tables_of  # noqa: PLC0415
-
+    try:
+        from winnow.analytics.sql.parse_sql import tables_of  # noqa: PLC0415 - who only reads questions loads no parser
+    except ImportError:
+        raise ConfigError(f"SQL needs the package sqlglot: {install_command('query')}") from None
     tables = tables_of(sql)
     if len({each.lower() for each in tables}) != 1:
         raise ConfigError(f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time")
     return tables[0]
+
+
+@lru_cache(maxsize=64)
+def _needs(sql: str) -> frozenset[Permission]:
+    from sqlglot import exp  # noqa: PLC0415
+
+    from winnow.analytics.sql.parse_sql import parse_sql  # noqa: PLC0415
+
+    extremes = parse_sql(sql).find(exp.Min, exp.Max) is not None
+    return frozenset({"aggregate", "extremes"} if extremes else {"aggregate"})

@@ -51,7 +51,7 @@ ALL_ROWS = RowSet()
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableLook:
+class SelectionSize:
     """After a first look: every count is below 2**bits; which sets are all rows; whether rows belong to no group."""
 
     bits: int
@@ -97,7 +97,7 @@ def sets_of(plan: QueryPlan) -> list[RowSet]:
     return list(dict.fromkeys(found))
 
 
-def first_look(sets: Sequence[RowSet], selected: SelectedRows) -> Program[TableLook]:
+def first_look(sets: Sequence[RowSet], selected: SelectedRows) -> Program[SelectionSize]:
     """One comparison: how large the table is, and which sets leave out no row."""
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
@@ -109,10 +109,12 @@ def first_look(sets: Sequence[RowSet], selected: SelectedRows) -> Program[TableL
     opened = yield Compare(label="what is empty", local=counts, thresholds=thresholds, bits=MAX_ROW_BITS)
     larger, rest = int(opened[: len(ROW_BITS)].sum()), opened[len(ROW_BITS) :]
     complete = frozenset(each for each, some in zip(sets, rest[1:], strict=True) if not some)
-    return TableLook(bits=(*ROW_BITS, MAX_ROW_BITS - 1)[larger] + 1, complete=complete, outside=bool(rest[0]))
+    return SelectionSize(bits=(*ROW_BITS, MAX_ROW_BITS - 1)[larger] + 1, complete=complete, outside=bool(rest[0]))
 
 
-def decide_sets(sets: Sequence[RowSet], selected: SelectedRows, look: TableLook, minimum: int) -> Program[DecidedSets]:
+def decide_sets(
+    sets: Sequence[RowSet], selected: SelectedRows, look: SelectionSize, minimum: int
+) -> Program[DecidedSets]:
     """Two comparisons: of each set, and of what chosen ones leave out, whether it is empty, small or large enough."""
     chosen = [each for each in sets if each not in look.complete and each.chosen]
     parts = [*chosen, *(each for each in sets if each not in look.complete and not each.chosen)]

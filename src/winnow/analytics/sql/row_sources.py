@@ -7,7 +7,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.describe_expression import describe
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, described_column, either
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, suggest
@@ -87,7 +87,7 @@ def _rows_of(node: exp.Expr, known: Mapping[str, Relation]) -> Relation:
         raise refused(found, "an aggregate in a subquery would need the rows of all owners; it is not supported")
     source = row_source(node, known)
     if node.args.get("where"):
-        describe(node.args["where"].this, source.described)
+        describe_expression(node.args["where"].this, source.described)
     return _projected(node, source)
 
 
@@ -108,5 +108,5 @@ def _projected(select: exp.Select, source: RowSource) -> Relation:
             continue
         if not each.alias_or_name:
             raise refused(each, "an expression of a subquery needs a name; write … AS name")
-        found[each.alias_or_name.lower()] = describe(each.unalias(), source.described)
+        found[each.alias_or_name.lower()] = describe_expression(each.unalias(), source.described)
     return found

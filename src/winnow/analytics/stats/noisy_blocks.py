@@ -51,7 +51,8 @@ def open_blocks(blocks: Sequence[Block], rows: int, rho: float, owners: int) -> 
 
     def local(table: "OwnerTable") -> NDArray[np.int64]:
         cells = np.concatenate([each.local(table).reshape(-1) for each in blocks])
-        return np.rint(cells * scales).astype(np.int64)
+        whole: NDArray[np.int64] = np.rint(cells * scales).astype(np.int64)
+        return whole
 
     sensitivity = BLOCK_LENGTH * sqrt(len(blocks)) + sqrt(len(scales))  # the sums are rounded
     noise = Noise(rho=rho, sensitivity=sensitivity)

@@ -1,0 +1,273 @@
+"""Federated SQL: what owners answer together is what DuckDB says of all their rows, and small groups never appear."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+import sqlglot
+
+from query_tables import DECLARATION, answer_of, divided, pooled_answer, pooled_rows, random_statement, terms_of
+from statistics_tables import recorded
+from winnow.analytics.program import Program, run_plain
+from winnow.analytics.question import Answer, merge_terms, read_question
+from winnow.analytics.simulate import ask_owners
+from winnow.analytics.sql.public_values import open_public_values
+from winnow.analytics.sql.query_answer import QueryAnswer
+from winnow.analytics.sql.spatial_functions import expand_spatial
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.core import DataError, WinnowError
+
+ROWS = pooled_rows(1500, seed=1)
+STEP = 50_000 / (1 << 17)
+"""Of a search among numbers that are not whole, at the widest bounds of the table."""
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, Decimal):
+        return float(value)
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def by_key(answer: list[tuple[Any, ...]], keys: int) -> list[tuple[Any, ...]]:
+    return sorted(answer, key=lambda row: [(each is None, str(each)) for each in row[:keys]])
+
+
+def agree(told: Any, expected: Any, name: str, searched: bool) -> bool:
+    if told is None or expected is None or isinstance(expected, bool | int | str):
+        return bool(told == expected)
+    return bool(abs(told - expected) <= (STEP if searched else 1e-6 + 1e-9 * abs(expected)))
+
+
+def check_against_duckdb(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sql = random_statement(rng)
+    tables = divided(ROWS, int(rng.integers(2, 8)), seed)
+    answer = answer_of(sql, tables, minimum=1)
+    expanded = expand_spatial(sqlglot.parse_one(sql, read="duckdb")).sql("duckdb")
+    expected = [tuple(map(plain, row)) for row in pooled_answer(expanded, ROWS)]
+    told = [tuple(row.values()) for row in answer["rows"]]
+    keys = sum(name.startswith("key") for name in answer["columns"])
+    assert len(told) == len(expected), sql
+    searched = any(word in sql for word in ("MIN(", "MAX(", "MEDIAN", "QUANTILE"))
+    for own, other in zip(by_key(told, keys), by_key(expected, keys), strict=True):
+        for name, one, two in zip(answer["columns"], own, other, strict=True):
+            assert agree(one, two, name, searched), (sql, name, one, two)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_statements_are_answered_as_by_duckdb_on_all_rows(seed: int) -> None:
+    check_against_duckdb(seed)
+
+
+@pytest.mark.slow(part="science")
+def test_five_hundred_random_statements_are_answered_as_by_duckdb() -> None:
+    for seed in range(100, 600):
+        check_against_duckdb(seed)
+
+
+def test_owners_who_compute_in_shares_give_the_same_answer() -> None:
+    sql = "SELECT ward, COUNT(*) AS n, AVG(cost) AS c, MAX(age) AS a FROM stays WHERE well GROUP BY ward ORDER BY n"
+    tables = divided(ROWS, 3, seed=5)
+    question = read_question({"kind": "query", "sql": sql})
+    terms = terms_of(3)
+    answer = ask_owners(question, dict(zip(terms, tables, strict=True)), terms)
+    assert answer == answer_of(sql, tables)
+    assert [row["n"] for row in answer["rows"]] == [
+        n
+        for n, *_ in pooled_answer(
+            "SELECT COUNT(*) n FROM stays WHERE well GROUP BY ward HAVING n >= 10 ORDER BY n", ROWS
+        )
+    ]
+
+
+# Small groups --------------------------------------------------------------------------------------------------------
+
+
+def planted(group: int) -> arrow.Table:
+    """Rows of two wards with hundreds of rows and one with a few, of whom all died."""
+    wards = ["big"] * 300 + ["large"] * 200 + ["tiny"] * group
+    rows = pooled_rows(len(wards), seed=group, missing=0.0)
+    rows = rows.set_column(0, "ward", arrow.array(wards))
+    outcomes = ["home"] * 300 + ["moved"] * 200 + ["died"] * group
+    return rows.set_column(3, "outcome", arrow.array(outcomes))
+
+
+def opened_by(sql: str, tables: list[OwnerTable]) -> tuple[Answer, list[tuple[str, Any]]]:
+    question = read_question({"kind": "query", "sql": sql})
+    terms, opened = merge_terms(question, terms_of(len(tables))), list[tuple[str, Any]]()
+    program: Callable[[], Program[Answer]] = lambda: recorded(question.program(terms), opened)  # noqa: E731
+    return run_plain(program, tables), opened
+
+
+@pytest.mark.parametrize("group", [1, 4, 9])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT ward, COUNT(*) AS n, SUM(age) AS s FROM stays GROUP BY ward",
+        "SELECT outcome, COUNT(*) AS n, AVG(cost) AS c, MAX(age) AS m FROM stays GROUP BY outcome",
+        "SELECT COUNT(*) AS n, SUM(age) AS s FROM stays WHERE outcome = 'died'",
+        "SELECT COUNT(*) FILTER (WHERE outcome = 'died') AS n FROM stays",
+        "SELECT COUNT(*) AS n, COUNT(*) FILTER (WHERE outcome <> 'died') AS alive FROM stays",
+        "SELECT COUNT(*) AS n, SUM(CASE WHEN outcome = 'died' THEN 1 ELSE 0 END) AS dead FROM stays",
+        "SELECT COUNT(*) AS n, COUNT(NULLIF(outcome, 'died')) AS alive FROM stays",
+        "SELECT COUNT(*) AS n, COUNT(CAST(REPLACED AS TINYINT)) AS alive FROM stays".replace(
+            "REPLACED", "CASE WHEN outcome = 'died' THEN 1000 ELSE 1 END"
+        ),
+    ],
+)
+def test_nothing_is_told_or_opened_of_a_planted_small_group(group: int, sql: str) -> None:
+    rows = planted(group)
+    answer, opened = opened_by(sql, divided(rows, 3, seed=group))
+    few = {group, 500}  # 500 rows are not in the group: with all 500 + group of them, they would tell
+    for row in answer["rows"]:
+        told = [each for name, each in row.items() if name in ("n", "alive", "dead")]
+        assert not few & set(told)
+        assert row.get("ward") != "tiny"
+        assert row.get("outcome") != "died"
+    counts = [int(each) for label, values in opened if label == "sums" for each in values]
+    assert not few & set(counts)
+    assert answer["left_out"] + answer["hidden_values"] == 1
+
+
+def test_groups_of_the_minimum_and_empty_ones_are_told_as_they_are() -> None:
+    answer = answer_of(
+        "SELECT ward, COUNT(*) AS n FROM stays GROUP BY ward ORDER BY n", divided(planted(10), 3, seed=1)
+    )
+    assert [(row["ward"], row["n"]) for row in answer["rows"]] == [("tiny", 10), ("large", 200), ("big", 300)]
+    assert answer["left_out"] == 0
+    nobody = answer_of("SELECT COUNT(*) AS n, SUM(age) AS s FROM stays WHERE age > 200", divided(ROWS, 3, seed=1))
+    assert nobody["rows"] == [{"n": 0, "s": None}]
+
+
+def test_what_is_opened_has_the_same_form_however_rows_are_divided() -> None:
+    sql = "SELECT ward, outcome, COUNT(*) AS n, MEDIAN(cost) AS m FROM stays GROUP BY ward, outcome"
+    forms = [
+        [(label, len(values)) for label, values in opened_by(sql, divided(ROWS, 4, seed))[1] if "public" not in label]
+        for seed in (1, 2)
+    ]
+    assert forms[0] == forms[1]
+
+
+def test_public_values_show_nothing_of_what_a_condition_chooses() -> None:
+    """The set of values that is opened is that of all rows, though a private column chooses one."""
+    sql = (
+        "SELECT ward, COUNT(*) AS n FROM (SELECT ward FROM stays WHERE patient = 'p1') WHERE ward <> 'x' GROUP BY ward"
+    )
+    tables = divided(ROWS, 3, seed=1)
+    other = sql.replace("= 'p1'", "= 'nobody'")
+    opened = [
+        [values.tolist() for label, values in opened_by(each, tables)[1] if "public" in label] for each in (sql, other)
+    ]
+    assert opened[0] == opened[1]
+    assert opened[0]
+
+
+# Lies and faults -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("garbage", [1, -3, 2**40, None])
+def test_a_liar_among_public_values_ends_the_question_in_one_line(garbage: int | None) -> None:
+    tables = divided(ROWS, 2, seed=1)
+    program = open_public_values(lambda table: [(each,) for each in table.rows.column("ward").unique().to_pylist()])
+    step = next(program)
+    sizes = sum(step.local(table).astype(object) for table in tables)
+    step = program.send(sizes)
+    honest = sum(step.local(table).astype(object) for table in tables)
+    lie = (
+        honest
+        if garbage is None
+        else honest + np.array([garbage if place % 7 == 0 else 0 for place in range(len(honest))])
+    )
+    if garbage is None:
+        with pytest.raises(StopIteration) as ended:
+            program.send(lie)
+        assert len(ended.value.value) == 5
+        return
+    with pytest.raises(DataError, match=r"^GROUP BY: [^\n]*$"):
+        _answered_with(program, lie, garbage)
+
+
+def _answered_with(program: Program[Any], opened: Any, garbage: int) -> None:
+    for _ in range(20):
+        step = program.send(opened)
+        opened = np.array([garbage] * step.length, object)
+
+
+def test_a_row_on_which_an_expression_fails_is_null_and_no_message_quotes_it() -> None:
+    tables = divided(ROWS, 3, seed=1)
+    answer = answer_of("SELECT COUNT(*) AS n FROM stays WHERE CAST(note AS INTEGER) = 17", tables)
+    expected = pooled_answer("SELECT COUNT(*) FROM stays WHERE TRY_CAST(note AS INTEGER) = 17", ROWS)
+    assert [(row["n"],) for row in answer["rows"]] == expected
+
+
+# Samples and noise ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_estimates_with_its_stated_error() -> None:
+    tables = divided(pooled_rows(6000, seed=3, missing=0.0), 3, seed=3)
+    sql = "SELECT COUNT(*) AS n, SUM(cost) AS s, AVG(age) AS a FROM stays"
+    truth = answer_of(sql, tables)["rows"][0]
+    answer = answer_of(sql.replace("stays", "stays TABLESAMPLE BERNOULLI(20 PERCENT)"), tables)
+    (row,), (errors,) = answer["rows"], answer["errors"]
+    for name in ("n", "s", "a"):
+        assert 0 < errors[name] < 0.1 * truth[name]
+        assert abs(row[name] - truth[name]) < 5 * errors[name]
+        assert row[name] != truth[name]
+
+
+def test_noise_is_as_large_as_it_says() -> None:
+    rows = pooled_rows(3000, seed=4, missing=0.0)
+    tables = divided(rows, 3, seed=4)
+    sql = "SELECT outcome, COUNT(*) AS n, SUM(age) AS s, AVG(cost) AS c, STDDEV(cost) AS d FROM stays GROUP BY 1"
+    truth = {row["outcome"]: row for row in answer_of(sql, tables, minimum=1)["rows"]}["home"]
+    scores: dict[str, list[float]] = {"n": [], "s": [], "c": []}
+    for seed in range(12):
+        answer = answer_of(sql, tables, seed=seed, epsilon=1.0)
+        for row, errors in zip(answer["rows"], answer["errors"], strict=True):
+            for name in scores if row["outcome"] == "home" else ():
+                scores[name].append((row[name] - truth[name]) / errors[name])
+    for values in scores.values():
+        assert 0.4 < float(np.sqrt(np.mean(np.square(values)))) < 1.8
+
+
+@pytest.mark.parametrize(
+    ("sql", "line"),
+    [
+        ("SELECT MAX(age) FROM stays", "MAX cannot be told with noise; leave it out, or ask without epsilon"),
+        (
+            "SELECT ward, COUNT(*) FROM stays GROUP BY ward",
+            "GROUP BY ward: with noise it needs a list of values; declare values = […]",
+        ),
+        (
+            "SELECT COUNT(*) FROM stays TABLESAMPLE BERNOULLI(5 PERCENT)",
+            "TABLESAMPLE and noise cannot be combined; leave one of them out",
+        ),
+        (
+            "SELECT COUNT(*) FROM (SELECT age FROM stays UNION ALL SELECT age FROM stays)",
+            "UNION ALL counts a row several times; with noise a statement names its table once",
+        ),
+    ],
+)
+def test_what_noise_cannot_hide_is_refused(sql: str, line: str) -> None:
+    with pytest.raises(WinnowError) as refused:
+        answer_of(sql, divided(ROWS, 3, seed=1), epsilon=1.0)
+    assert str(refused.value) == line
+
+
+def test_an_answer_has_a_table_errors_and_a_plan() -> None:
+    answer = QueryAnswer(
+        answer_of("SELECT outcome, COUNT(*) AS n FROM stays GROUP BY 1", divided(ROWS, 3, 1), epsilon=2.0)
+    )
+    assert answer.table.column_names == ["outcome", "n", "± n"]
+    assert list(answer.to_pandas()["n"]) == [row["n"] for row in answer.rows]
+    assert json.loads(json.dumps(answer.answer)) == answer.answer
+    assert "ε = 2" in answer.explain()
+    assert DECLARATION.columns["ward"].level == "public"
