@@ -18,6 +18,7 @@ from bench import (
     encryption,
     gpu,
     homomorphic,
+    letters,
     populations,
     profiling,
     rounds,
@@ -42,6 +43,7 @@ BENCHES = {
     "secure": secure,
     "wire": wire,
     "statistics": statistics,
+    "letters": letters,
 }
 
 

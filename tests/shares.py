@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.privacy.shares.batched_step import BatchedStep
 from winnow.privacy.shares.party import SecureStep, StepParty
 
 Messages = dict[int, dict[int, bytes]]
@@ -36,7 +37,7 @@ def parties_of(step: SecureStep, values: Sequence[Sequence[int]]) -> dict[int, S
 
 
 def exchange(
-    parties: Mapping[int, StepParty], post: Post = lambda number, messages: messages
+    parties: Mapping[int, StepParty | BatchedStep], post: Post = lambda number, messages: messages
 ) -> tuple[list[Messages], dict[int, NDArray[np.generic] | None]]:
     """Carry messages until nobody writes any more; all that were sent, and what each party opened."""
     messages: Messages = {me: party.first_messages() for me, party in parties.items()}

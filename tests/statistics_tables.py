@@ -10,7 +10,7 @@ import pyarrow as arrow
 from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.program import Program, run_plain
 from winnow.analytics.question import Answer, MergedTerms, QueryTerms, merge_terms
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 

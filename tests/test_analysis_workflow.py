@@ -424,7 +424,7 @@ def test_a_budget_is_asked_before_a_noisy_step_and_its_refusal_is_the_end() -> N
     assert booked == ["asked"]
 
 
-def test_owners_of_another_submission_refuse_letters() -> None:
+def test_owners_of_another_submission_refuse_messages() -> None:
     owned = tables(2)
     parties = SimulatedOwners(QUESTION, owned, dict.fromkeys(owned, TERMS))
     with pytest.raises(WinnowError, match="its message is about another step"):
@@ -502,3 +502,35 @@ def test_some_owners_can_be_asked(federation_file: Path) -> None:
     assert answer["by_owner"] == [2, 4]
     with pytest.raises(ConfigError, match="table 't' has no owner 'owner-7'; did you mean"):
         ask_simulated(QUESTION, federation_file, owners=["owner-7"])
+
+
+class NothingToOpen(CountAndSum):
+    """Whose first step has no entries, as where all cells are hidden."""
+
+    def program(self, terms: MergedTerms) -> Program[Answer]:
+        nothing = yield Sum(label="nothing", local=lambda rows: np.zeros(0, np.int64), length=0)
+        counted = yield Sum(label="rows", local=lambda rows: np.array([len(rows)]), length=1)
+        none = yield Compare(label="none", local=lambda rows: np.zeros(0, np.int64), thresholds=np.zeros(0, np.int64))
+        return {"shown": len(nothing), "rows": int(counted[0]), "compared": none.tolist()}
+
+
+@pytest.mark.parametrize("owners", [1, 3])
+def test_a_step_without_entries_is_passed_over(owners: int) -> None:
+    owned, events = tables(owners), list[Any]()
+    question = NothingToOpen(table="t")
+    answer = ask_owners(question, owned, dict.fromkeys(owned, TERMS), on_event=events.append)
+    assert answer == expected(owned, question)
+    assert [event.kind for event in events] == ["released", "round_finished", "answered"]
+
+
+def test_a_sum_over_many_owners_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty owners, three batches: the first five compute, everybody opens the same."""
+    monkeypatch.setattr("winnow.privacy.shares.party.MAX_RECEIVED_BYTES", 2_000)
+
+    class Long(CountAndSum):
+        def program(self, terms: MergedTerms) -> Program[Answer]:
+            sums = yield Sum(label="long", local=lambda rows: np.arange(12) * len(rows), length=12)
+            return {"sums": list(sums)}
+
+    owned, question = tables(40), Long(table="t")
+    assert ask_owners(question, owned, dict.fromkeys(owned, TERMS)) == expected(owned, question)

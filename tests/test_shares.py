@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from shares import Messages, Post, exchange, parties_of, secure_step
 from winnow.privacy.shares import secure_comparison
+from winnow.privacy.shares.batched_step import step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import from_bytes, random_elements, to_bytes
 from winnow.privacy.shares.party import StepParty
@@ -64,6 +66,27 @@ def test_more_entries_than_fit_a_message_are_compared_in_batches(monkeypatch: py
     longest = max(len(message) for messages in sent[1:] for own in messages.values() for message in own.values())
     assert longest < 10 * 2**20 / BATCH, "a batch of the usual size stays below a megabyte"
     assert 20 < len(sent) <= step.max_exchanges
+
+
+@pytest.mark.parametrize("owners", [2, 3, 9])
+@pytest.mark.parametrize("compared", [False, True])
+def test_long_steps_are_computed_in_batches(owners: int, compared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a party receives at a time is bounded, however many numbers and owners there are."""
+    monkeypatch.setattr("winnow.privacy.shares.party.MAX_RECEIVED_BYTES", 50 * owners)
+    thresholds = list(range(23)) if compared else None
+    step = secure_step(owners, 23, thresholds=thresholds)
+    assert step.length > 2 * step.batch_length > 2
+    values = [[owner] * 23 for owner in range(owners)]
+    parties = {owner: step_party(step, owner, np.array(own)) for owner, own in enumerate(values)}
+    if step.third_party is not None:
+        parties[step.third_party] = step_party(step, step.third_party, None)
+    sent, opened = exchange(parties)
+    total = sum(range(owners))
+    expected = [total >= each for each in range(23)] if compared else [total] * 23
+    assert all(list(result) == expected for result in opened.values())
+    assert len(sent) <= step.max_exchanges
+    received = [sum(len(own.get(0, b"")) for own in messages.values()) for messages in sent]
+    assert compared or max(received) < 210 * owners, "shares, and what stands around them"
 
 
 @pytest.mark.parametrize(("owners", "computing"), [(2, 3), (3, 3), (7, 7), (8, 5), (20, 5)])
@@ -329,3 +352,14 @@ def test_parties_compute_where_an_event_loop_runs_already() -> None:
         return list(opened[0])
 
     assert asyncio.run(inside()) == [True, False]
+
+
+def test_parties_in_several_threads_do_not_get_into_each_others_way() -> None:
+    def compare(total: int) -> list[bool]:
+        step = secure_step(3, 8, thresholds=list(range(8)))
+        _, opened = exchange(parties_of(step, [[total] * 8, [0] * 8, [0] * 8]))
+        return list(opened[2])
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(compare, range(8)))
+    assert found == [[total >= each for each in range(8)] for total in range(8)]

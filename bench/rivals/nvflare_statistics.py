@@ -33,7 +33,7 @@ class OwnerStatistics(DFStatisticsCore):
 
 if __name__ == "__main__":
     folder, owners, out, *levels = sys.argv[1:]
-    asked = {
+    asked: dict[str, object] = {
         "count": {},
         "mean": {},
         "sum": {},

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from winnow.analytics.query_extra import require_query_extra
 from winnow.core import AnyEvent, ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def ask(
     owners: Sequence[str] = (),
     folder: str | Path | None = None,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
-    on_line: Callable[[str], object] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
     on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
 ) -> "Answer":
     """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.
@@ -40,6 +41,7 @@ def ask(
         return submit_question(
             Path(kit), question, owners=owners, on_event=on_event, on_line=on_line, folder=place
         ).values
+    require_query_extra()
     from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
 
     return ask_simulated(

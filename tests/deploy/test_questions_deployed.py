@@ -11,7 +11,7 @@ from table_world import NOISE_RULE, RULE, SECTION, TableWorld, running, stays
 
 from command_line import call
 from winnow.analytics.program import run_plain
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError, RunError
 from winnow.deploy.client.connection import Connection
 from winnow.runs import RunFolder
@@ -69,7 +69,7 @@ def test_the_command_asks_organisations(
 
 @deployed
 def test_an_owner_that_refuses_is_named_with_its_reason(world: TableWorld, connection: Connection) -> None:
-    with pytest.raises(ConfigError, match="no site offers a table called 'stay'; did you mean 'stays'?"):
+    with pytest.raises(ConfigError, match=r"no site offers a table called 'stay'; did you mean 'stays'\?"):
         connection.ask(StatisticsQuestion(table="stay"))
     world.allow(NOISE_RULE, "north")
     try:

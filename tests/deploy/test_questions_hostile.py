@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from siting import Script, World, agent_at, deploy, serving, task
 
+from waiting import eventually
 from winnow.analytics.agreement import Statement, encode_statements
 from winnow.analytics.question import read_question
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError
 from winnow.deploy.client.submit_question import question_config
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.server.job_spec import read_job_spec
-from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.agent import STATE_FILE, Agent
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.wire.messages import (
     AssignTask,
@@ -127,12 +128,12 @@ class Asking:
             state.close()
 
     @contextmanager
-    def running(self, worker: str = WORKER_MODULE) -> Iterator[None]:
+    def running(self, worker: str = WORKER_MODULE) -> Iterator[Agent]:
         with (
             serving(self.world, self.script, "grpc://localhost:0") as server,
-            agent_at(self.world, server.url, worker, OUTPUT_FILTER_MODULE),
+            agent_at(self.world, server.url, worker, OUTPUT_FILTER_MODULE) as agent,
         ):
-            yield
+            yield agent
 
 
 @pytest.fixture
@@ -184,6 +185,18 @@ def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Ask
     assert server.spent() == cost
 
 
+@pytest.mark.slow(part="deploy")
+def test_the_process_that_is_kept_ready_answers_as_a_new_one_does(server: Asking) -> None:
+    bundle = server.bundle()
+    with server.running() as agent:
+        eventually(lambda: agent._context.warm_worker.ready)
+        assert server.deploy(bundle).accepted
+        assert not agent._context.warm_worker.ready
+        first = server.opened(server.step("one", alone(server.terms())))
+        assert server.deploy(bundle, anew=True).accepted, "by a new process: the next one is not loaded yet"
+        assert server.opened(server.step("two", alone(server.terms()))) == first
+
+
 def _workers(folder: Path) -> list[int]:
     """Processes that work in a job's folder."""
     found = []
@@ -225,8 +238,8 @@ def test_what_the_author_did_not_sign_is_not_answered(server: Asking) -> None:
         (("", ""), {"own.py": "1"}, "a job of kind 'statistics' has no code of its own; this bundle contains"),
         (("[question]", "[queston]"), {}, "the job is of kind 'statistics', and has no [question] section"),
         (('[data]\nname = "turbines"', '[data]\nname = "gears"'), {}, "[question] table and [data] name differ"),
-        (("epsilon = 1.5", "epsilon = 1.5\nplan = 3"), {}, "[question] plan"),
-        (("epsilon = 1.5", "epsilon = -1.5"), {}, "[question] epsilon"),
+        (("epsilon = 1.5", "epsilon = 1.5\nplan = 3"), {}, "[question]: "),
+        (("epsilon = 1.5", "epsilon = -1.5"), {}, "[question]: epsilon = -1.5: must be above 0"),
     ],
 )
 def test_a_bundle_that_is_no_question_is_one_line(

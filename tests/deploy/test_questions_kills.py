@@ -15,7 +15,7 @@ from table_world import NOISE_RULE, TableWorld, running
 
 from waiting import eventually
 from winnow.analytics.program import Sum, local_vector, noise_share, opened_length, thresholds_of
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.submit_question import DeployedAnswer
 from winnow.deploy.jobs.bundle_format import read_bundle

@@ -1,6 +1,7 @@
 """Tables at a site: declared in site.toml, exported from PostgreSQL once a job, and never told of to others."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,9 @@ def test_the_check_describes_tables_and_their_rules(
     out = call(capsys, "site", str(kit), "--check").out
     assert "stays.csv has no column 'age'; did you mean 'Age'?" in out
     assert "ok    policy: ana may ask stays for statistics: at least 10 rows a number, with noise up to ε = 2" in out
+
+
+def test_a_site_without_the_extra_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"tables need duckdb: pip install .*query"):
+        configured(tmp_path, 'file = "stays.csv"')

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -125,9 +125,13 @@ def _bytes(values: NDArray[np.int64]) -> bytes:
     return np.ascontiguousarray(values, "<i8").tobytes()
 
 
+_parsed = lru_cache(maxsize=2 * MAX_OWNERS)(QueryTerms.model_validate_json)
+"""Simulated owners read the same statements."""
+
+
 def _read(statement: Statement) -> QueryTerms:
     try:
-        return QueryTerms.model_validate_json(statement.terms)
+        return _parsed(statement.terms)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -24,7 +24,7 @@ Answer: TypeAlias = dict[str, Any]
 """Plain values that JSON can hold."""
 
 KINDS: Mapping[str, str] = {
-    "statistics": "winnow.analytics.stats.question.StatisticsQuestion",
+    "statistics": "winnow.analytics.stats.statistics_question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
     "query": "winnow.analytics.sql.query_question.QueryQuestion",

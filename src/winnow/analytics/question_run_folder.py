@@ -11,7 +11,7 @@ import tomli_w
 
 from winnow.analytics.question import Answer, Question
 from winnow.analytics.workflow import AnalysisWorkflow, answer_text
-from winnow.core import AnyEvent, Federation, RoundFinished, RunError, Snapshot
+from winnow.core import Answered, AnyEvent, Federation, RoundFinished, RunError, Snapshot
 from winnow.runs import RunFolder, RunLabel, file_names, result_record
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
@@ -62,7 +62,7 @@ def stored_answer(path: Path) -> Answer:
     """The answer in a run folder, which must be what its event log says."""
     with one_line_errors(path):
         text = (path / file_names.ANSWER).read_text(encoding="utf-8")
-    told = [event.digest for event in RunFolder.open(path).log if event.kind == "answered"]
+    told = [event.digest for event in RunFolder.open(path).log if isinstance(event, Answered)]
     if told[-1:] != [sha256(text.encode()).hexdigest()]:
         raise RunError(f"{path / file_names.ANSWER} is not the answer that the run gave; ask again in another folder")
     answer: Answer = json.loads(text)

@@ -58,8 +58,9 @@ class SimulatedOwners:
     def federation(self, seed: int = 0, after: Snapshot | None = None) -> SimulatedFederation[None]:
         """With `after`, owners keep what they kept at the workflow's snapshot."""
         owners, store = len(self.sites), StatesByClient()
-        for client in range(owners) if after is not None else ():
-            store.write(client, kept_state(*read_snapshot(after)))
+        if after is not None:
+            for client in range(owners):
+                store.write(client, kept_state(*read_snapshot(after)))
         return SimulatedFederation(
             site=None,
             handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},

@@ -23,6 +23,7 @@ from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.learn.secure_randomness import secure_generator
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
+from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep, StepParty
 
@@ -83,7 +84,7 @@ class AnalysisSite:
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | MatchParty | None = None
+        self._party: StepParty | BatchedStep | MatchParty | None = None
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -144,7 +145,7 @@ class AnalysisSite:
             assert values is not None
             alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
             return self._opened(task, alone, {})
-        self._party = StepParty(step, self._client, values)
+        self._party = step_party(step, self._client, values)
         return self._reply(task, self._party.first_messages())
 
     def _fix_step(self, number: int, digest: bytes) -> None:

@@ -18,6 +18,7 @@ from winnow.core import Cost, Failure, Federation, Payload, Reply, Task, WinnowE
 from winnow.core.broadcast_and_relay import peer_messages, wait
 from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
+from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep, StepParty
 
@@ -92,9 +93,9 @@ class _StepExchange:
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own: StepParty | None = None
+        self._own: StepParty | BatchedStep | None = None
         if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
-            self._own = StepParty(self._secure, SERVER, None)
+            self._own = step_party(self._secure, SERVER, None)
         self._attempt, self._exchanges = token_hex(ATTEMPT_BYTES), 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import Answer, merge_terms
 from winnow.analytics.simulate import simulated_terms
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.tables.declaration import SET_COLUMN, TableDeclaration
 from winnow.analytics.tables.federation_file import load_federation
 from winnow.analytics.tables.owner_table import OwnerTable

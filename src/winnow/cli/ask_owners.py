@@ -90,7 +90,7 @@ def _advice(folder: Path | None) -> str:
 @contextmanager
 def _progress() -> "Iterator[Callable[[AnyEvent], None]]":
     """A line on standard error that says which step was last answered, where somebody looks at it."""
-    from time import monotonic
+    from threading import Timer
 
     from rich.status import Status
 
@@ -98,18 +98,20 @@ def _progress() -> "Iterator[Callable[[AnyEvent], None]]":
     from winnow.core import Released, RoundFinished
     from winnow.core.untrusted_text import printable
 
-    begun, steps = monotonic(), 0
+    steps = 0
     status = Status("asking the owners", console=stderr_console())
+    begin = Timer(DISPLAY_AFTER, status.start)  # a first step may take longer than that
 
     def on_event(event: "AnyEvent") -> None:
         nonlocal steps
         steps += isinstance(event, RoundFinished)
         if isinstance(event, Released):
             status.update(f"step {steps + 1}: {printable(event.step)}")
-        if monotonic() - begun > DISPLAY_AFTER and sys.stderr.isatty():
-            status.start()
 
+    if sys.stderr.isatty():
+        begin.start()
     try:
         yield on_event
     finally:
+        begin.cancel()
         status.stop()

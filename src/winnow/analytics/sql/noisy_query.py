@@ -21,7 +21,7 @@ from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet, counted_rows
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.noisy_answer import NORMAL_95, NoisyCells, noisy_spread
 from winnow.analytics.stats.noisy_blocks import MOMENTS_LENGTH, Block, open_blocks, rows_a_unit
-from winnow.analytics.stats.opened_counts import Key
+from winnow.analytics.stats.suppression import Key
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:

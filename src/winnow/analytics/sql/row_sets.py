@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Program
+from winnow.analytics.program import Compare, Local, Program
 from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
-from winnow.analytics.stats.suppression import SMALL, CellTable, decide_cells
+from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def decide_sets(
         codes, masks = selected.groups.codes(rows), [each.mask(rows) for each in parts]
         found = [np.ones(len(rows), bool), *masks, *(~each for each in masks[: len(chosen)])]
         found += [masks[one] & ~masks[other] for one, other in pairs]
-        return np.vstack([np.bincount(codes[each], minlength=shape[1]) for each in found])
+        return np.concatenate([np.bincount(codes[each], minlength=shape[1]) for each in found])
 
-    (states,) = yield from decide_cells([CellTable(shape=shape, count=counts, totals=False)], minimum, look.bits)
+    states = (yield from _states(counts, shape[0] * shape[1], minimum, look.bits)).reshape(shape)
     own, left_out, between = np.split(states[1:], np.cumsum([len(parts), len(chosen)]))
     decided = dict.fromkeys(sets, states[0]) | dict(zip(parts, own, strict=True))
     for place, each in enumerate(chosen):
@@ -143,3 +143,19 @@ def decide_sets(
             hidden |= (close[0] | close[1]) & (decided[chosen[other]] != SMALL)
         decided[each] = np.where(hidden, SMALL, decided[each]).astype(np.int8)
     return DecidedSets(states=decided, rows=states[0])
+
+
+def _states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:
+    """Of each count: none, fewer than `minimum`, or enough. Only those bits are opened."""
+    enough = yield Compare(
+        label="sets with enough rows", local=counts, thresholds=np.full(length, minimum, np.int64), bits=bits
+    )
+    states = np.where(enough, SHOWN, EMPTY).astype(np.int8)
+    below = np.flatnonzero(~enough)
+    if len(below) and minimum > 1:
+        thresholds = np.ones(len(below), np.int64)
+        some = yield Compare(
+            label="sets without rows", local=lambda table: counts(table)[below], thresholds=thresholds, bits=bits
+        )
+        states[below] = np.where(some, SMALL, EMPTY)
+    return states

@@ -6,10 +6,10 @@ from typing import Any
 
 from winnow.analytics.stats.counted_cells import Column, Edges, key_of
 from winnow.analytics.stats.moments import Pair, Spread
-from winnow.analytics.stats.opened_counts import Key, OpenedCounts
+from winnow.analytics.stats.opened_counts import OpenedCounts
 from winnow.analytics.stats.plan import CategoryColumn, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.quantile_search import Quantiles
-from winnow.analytics.stats.suppression import TOTAL
+from winnow.analytics.stats.suppression import TOTAL, Key
 
 
 @dataclass(frozen=True, kw_only=True)

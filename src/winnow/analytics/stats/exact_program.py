@@ -8,14 +8,14 @@ from winnow.analytics.program import Program
 from winnow.analytics.question import Answer, MergedTerms
 from winnow.analytics.stats.counted_cells import Column, Edges, cell_tables, counted_columns, key_of, rows_with_both
 from winnow.analytics.stats.exact_answer import OpenedStatistics
-from winnow.analytics.stats.moments import Profile, open_moments
+from winnow.analytics.stats.moments import GroupedColumn, open_moments
 from winnow.analytics.stats.opened_counts import OpenedCounts, open_counts
 from winnow.analytics.stats.owner_statistics import open_owner_statistics
 from winnow.analytics.stats.plan import EVERYBODY, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.quantile_search import Quantiles, Search, rank, search_quantiles
-from winnow.analytics.stats.question import StatisticsQuestion
 from winnow.analytics.stats.significance_tests import read_tests
 from winnow.analytics.stats.size_up import size_up
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.stats.suppression import TOTAL
 from winnow.analytics.stats.survival import open_survival, read_survivals
 from winnow.core import DataError
@@ -37,7 +37,7 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
     counts = (yield from open_counts(tables, minimum, bits)) if tables else OpenedCounts({}, 0)
     _check_rows(plan, counts, minimum)
     profiles = {
-        key: Profile(column=column, grouping=grouping, counts=list(counts.cells[key][0]))
+        key: GroupedColumn(column=column, grouping=grouping, counts=list(counts.cells[key][0]))
         for key, (column, grouping) in counted_columns(plan, tests).items()
         if isinstance(column, NumberColumn)
     }

@@ -55,4 +55,4 @@ def pair_sums(columns: tuple[NumberColumn, NumberColumn], table: "OwnerTable") -
     u, v = (column.units(table) for column in columns)
     both = ~np.isnan(u) & ~np.isnan(v)
     u, v = u[both], v[both]
-    return np.array([len(u), u.sum(), v.sum(), u @ u, v @ v, u @ v])
+    return np.array([len(u), *(each.sum() for each in (u, v, u * u, v * v, u * v))])

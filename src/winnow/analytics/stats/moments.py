@@ -33,7 +33,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class GroupedColumn:
     """A column by group, and how many rows each group has: None where that is hidden; all rows come last."""
 
     column: NumberColumn
@@ -55,7 +55,7 @@ def fixed(values: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
 
 
 def open_moments(
-    profiles: Sequence[Profile], pairs: Mapping[Pair, int], count_bits: int
+    profiles: Sequence[GroupedColumn], pairs: Mapping[Pair, int], count_bits: int
 ) -> Program[tuple[list[list[Spread | None]], dict[Pair, float | None]]]:
     """Spreads of every profile by group, and correlations of pairs of columns (with the rows that have both)."""
     bits = fraction_bits(count_bits)

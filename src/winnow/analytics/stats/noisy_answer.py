@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.stats.counted_cells import Edges, key_of
-from winnow.analytics.stats.opened_counts import Key
 from winnow.analytics.stats.plan import CategoryColumn, NumberColumn, StatisticsPlan
-from winnow.analytics.stats.suppression import TOTAL
+from winnow.analytics.stats.suppression import TOTAL, Key
 
 NORMAL_95 = 1.959964
 

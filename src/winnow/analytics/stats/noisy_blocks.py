@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Noise, Program, Sum
 from winnow.analytics.stats.noisy_answer import NoisyCells
-from winnow.analytics.stats.opened_counts import Key
+from winnow.analytics.stats.suppression import Key
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError
 

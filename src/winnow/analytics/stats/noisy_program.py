@@ -19,7 +19,7 @@ from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums,
 from winnow.analytics.stats.noisy_answer import NoisyStatistics
 from winnow.analytics.stats.noisy_blocks import MOMENTS_LENGTH, Block, open_blocks, rows_a_unit
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:

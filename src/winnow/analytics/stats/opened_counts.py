@@ -2,19 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum
-from winnow.analytics.stats.suppression import EMPTY, SHOWN, TOTAL, CellTable, decide_cells, hidden_count
-
-if TYPE_CHECKING:
-    from winnow.analytics.tables.owner_table import OwnerTable
-
-Key: TypeAlias = tuple[str, ...]
-"""What is counted, of which column, by which columns: ("bins", "age", "sex")."""
+from winnow.analytics.stats.suppression import EMPTY, HIDDEN, SHOWN, TOTAL, CellIndex, CellTable, Key, decide_cells
 
 
 @dataclass(frozen=True)
@@ -35,19 +29,23 @@ class OpenedCounts:
 
 def open_counts(tables: Mapping[Key, CellTable], minimum: int, bits: int) -> Program[OpenedCounts]:
     """Decide which cells may be told, and sum those."""
-    states = yield from decide_cells(list(tables.values()), minimum, bits)
-    shown = np.concatenate([each.reshape(-1) == SHOWN for each in states])
-    hidden = hidden_count(states)
+    cells = CellIndex(tables)
+    states = yield from decide_cells(cells, minimum, bits)
+    shown = np.flatnonzero(states == SHOWN)
+    hidden = int((np.isin(states, HIDDEN) & cells.told).sum())
+    counts = np.full(len(states), None, object)
+    counts[states == EMPTY] = 0
+    if len(shown):
+        counts[shown] = yield Sum(
+            label="counts", local=lambda table: cells.counts(table)[shown], length=len(shown), hidden=hidden
+        )
+    found = {key: _with_totals(counts[cells.places[key]].reshape(table.full_shape)) for key, table in tables.items()}
+    return OpenedCounts(found, hidden)
 
-    def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        every: NDArray[np.int64] = np.concatenate([each.full_count(table).reshape(-1) for each in tables.values()])
-        return every[shown]
 
-    cells = np.full(len(shown), None, object)
-    cells[np.concatenate([each.reshape(-1) == EMPTY for each in states])] = 0
-    if shown.any():
-        cells[shown] = yield Sum(label="counts", local=counts, length=int(shown.sum()), hidden=hidden)
-    parts = np.split(cells, np.cumsum([each.size for each in states])[:-1])
-    return OpenedCounts(
-        {key: part.reshape(each.shape) for key, part, each in zip(tables, parts, states, strict=True)}, hidden
-    )
+def _with_totals(counts: NDArray[Any]) -> NDArray[Any]:
+    """Totals over groups that were not opened, where every group's count is known."""
+    for row in counts:
+        if len(row) > 1 and row[TOTAL] is None and all(count is not None for count in row[:TOTAL]):
+            row[TOTAL] = sum(row[:TOTAL])
+    return counts

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.question import MergedTerms
-from winnow.analytics.stats.question import StatisticsQuestion
+from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.core import ConfigError
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from winnow.analytics.stats.moments import Spread
-from winnow.analytics.stats.opened_counts import Key, OpenedCounts
+from winnow.analytics.stats.opened_counts import OpenedCounts
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, category_column, number_column
+from winnow.analytics.stats.suppression import Key
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError
 

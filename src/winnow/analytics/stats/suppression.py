@@ -1,4 +1,4 @@
-"""Small counts stay hidden: which cells of a table of counts may be opened, decided by comparisons in shares.
+"""Small counts stay hidden: which cells of tables of counts may be opened, decided by comparisons in shares.
 
 A cell with 1 … minimum − 1 rows is hidden; an empty one is told. As totals are told as well, a hidden cell could be
 worked out from its line (a row or column with its total), so other cells are hidden along with it until the hidden ones
@@ -6,7 +6,7 @@ of each line have `minimum` rows at least together (secondary suppression; Wille
 Hidden cells are never summed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,24 +19,30 @@ if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
 EMPTY, SMALL, SHOWN, WITHHELD = range(4)
-"""No rows; too few; enough; enough, and hidden to protect another one."""
+"""No rows; too few; enough; enough, or not asked for, and hidden."""
+HIDDEN = (SMALL, WITHHELD)
 States: TypeAlias = NDArray[np.int8]
+Key: TypeAlias = tuple[str, ...]
+"""What is counted, of which column, by which columns: ("bins", "age", "sex")."""
+CellName: TypeAlias = tuple[str, ...]
 TOTAL = -1
 """The place of a line's total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellTable:
-    """Counts by category (rows) and group (columns); with totals, where a dimension has more than one entry."""
+    """Counts by category (rows) and group (columns). Totals over categories are told, where there are several; those
+    over groups are told for the total alone: the others follow, where no group's cell is hidden.
+    """
 
+    key: Key
     shape: tuple[int, int]
     count: Callable[["OwnerTable"], NDArray[np.int64]]
-    totals: bool = True
 
     @property
     def full_shape(self) -> tuple[int, int]:
         rows, groups = self.shape
-        return (rows + (self.totals and rows > 1), groups + (self.totals and groups > 1))
+        return rows + (rows > 1), groups + (groups > 1)
 
     def full_count(self, table: "OwnerTable") -> NDArray[np.int64]:
         counts = self.count(table).reshape(self.shape)
@@ -47,116 +53,138 @@ class CellTable:
             counts = np.hstack([counts, counts.sum(axis=1, keepdims=True)])
         return counts
 
+    def names(self) -> list[CellName]:
+        """Cells of several tables that are the same have the same name, such as a column's total."""
+        kind, column, *by = self.key
+        rows, groups = self.full_shape
+        of_rows = [(kind, str(row)) for row in range(self.shape[0])] if rows > 1 else []
+        of_groups = [(*by, str(group)) for group in range(self.shape[1])] if groups > 1 else []
+        total_row = ("missing" if kind == "missing" else "n",)
+        return [(column, *row, "|", *group) for row in (*of_rows, total_row) for group in (*of_groups, ())]
+
+    def told(self) -> NDArray[np.bool_]:
+        told = np.ones(self.full_shape, bool)
+        if min(self.full_shape) > 1:
+            told[:-1, -1] = False
+        return told
+
     def lines(self) -> list[NDArray[np.int64]]:
         """Places (in the flattened table) of the cells of each line, its total last; lines of totals come first."""
         rows, groups = self.full_shape
         places = np.arange(rows * groups).reshape(rows, groups)
-        found = list[NDArray[np.int64]]()
-        if groups > self.shape[1]:
-            found += [places[row] for row in reversed(range(rows))]
-        if rows > self.shape[0]:
-            found += [places[:, group] for group in reversed(range(groups))]
-        return found if rows > self.shape[0] or groups > self.shape[1] else []
+        found = [places[row] for row in reversed(range(rows))] if groups > 1 else []
+        return found + ([places[:, group] for group in reversed(range(groups))] if rows > 1 else [])
 
 
-def decide_cells(tables: Sequence[CellTable], minimum: int, bits: int) -> Program[list[States]]:
+class CellIndex:
+    """The cells of several tables, each once."""
+
+    def __init__(self, tables: Mapping[Key, CellTable]) -> None:
+        self.tables = tables
+        names = {key: table.names() for key, table in tables.items()}
+        place = {name: at for at, name in enumerate(dict.fromkeys(name for each in names.values() for name in each))}
+        self.places = {key: np.array([place[name] for name in each], np.int64) for key, each in names.items()}
+        self.told = np.zeros(len(place), bool)
+        for key, table in tables.items():
+            self.told[self.places[key][table.told().reshape(-1)]] = True
+
+    def counts(self, table: "OwnerTable") -> NDArray[np.int64]:
+        found = np.zeros(len(self.told), np.int64)
+        for key, each in self.tables.items():
+            found[self.places[key]] = each.full_count(table).reshape(-1)
+        return found
+
+    def lines(self) -> dict[str, list[NDArray[np.int64]]]:
+        """By column: what is told of one says nothing of another."""
+        found = dict[str, list[NDArray[np.int64]]]()
+        for key, table in self.tables.items():
+            found.setdefault(key[1], []).extend(self.places[key][line] for line in table.lines())
+        return found
+
+
+def decide_cells(cells: CellIndex, minimum: int, bits: int) -> Program[States]:
     """The state of every cell, after two comparisons of counts below 2**bits.
 
     The second one asks of each cell that is too small whether it is empty, and of each line whether its small cells
     have enough rows together.
     """
-
-    def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        return np.concatenate([each.full_count(table).reshape(-1) for each in tables])
-
-    sizes = [rows * groups for rows, groups in (each.full_shape for each in tables)]
-    starts = np.cumsum([0, *sizes])
-    enough = yield Compare(
-        label="cells with enough rows", local=counts, thresholds=np.full(starts[-1], minimum, np.int64), bits=bits
+    asked = np.flatnonzero(cells.told)
+    bits_opened = yield Compare(
+        label="cells with enough rows",
+        local=lambda table: cells.counts(table)[asked],
+        thresholds=np.full(len(asked), minimum, np.int64),
+        bits=bits,
     )
-    lines = [start + line for start, each in zip(starts, tables, strict=False) for line in each.lines()]
-    small = [line[:-1][~enough[line[:-1]]] for line in lines]
-    below, unsure = np.flatnonzero(~enough), [number for number, cells in enumerate(small) if len(cells)]
-    states, together = np.where(enough, SHOWN, EMPTY).astype(np.int8), np.ones(len(lines), bool)
+    states = np.full(len(cells.told), WITHHELD, np.int8)
+    states[asked] = np.where(bits_opened, SHOWN, EMPTY)
+    lines = [(column, line) for column, own in cells.lines().items() for line in own]
+    small = [line[:-1][states[line[:-1]] == EMPTY] for _, line in lines]
+    below, unsure = np.flatnonzero(states == EMPTY), [number for number, own in enumerate(small) if len(own)]
+    together = np.ones(len(lines), bool)
     if len(below):
 
         def small_counts(table: "OwnerTable") -> NDArray[np.int64]:
-            all_counts = counts(table)
-            sums = [all_counts[small[number]].sum() for number in unsure]
-            return np.concatenate([all_counts[below], np.array(sums, np.int64)])
+            counts = cells.counts(table)
+            return np.concatenate(
+                [counts[below], np.array([counts[small[number]].sum() for number in unsure], np.int64)]
+            )
 
         thresholds = np.r_[np.ones(len(below), np.int64), np.full(len(unsure), minimum, np.int64)]
         answers = yield Compare(label="cells without rows", local=small_counts, thresholds=thresholds, bits=bits)
         states[below] = np.where(answers[: len(below)], SMALL, EMPTY)
         together[unsure] = answers[len(below) :]
-    decided, at = list[States](), 0
-    for start, size, each in zip(starts, sizes, tables, strict=False):
-        own = states[start : start + size]
-        count = len(each.lines())
-        withhold(own, each.lines(), together[at : at + count])
-        decided.append(own.reshape(each.full_shape))
-        at += count
-    return decided
+    for column in cells.lines():
+        own = [number for number, (whose, _) in enumerate(lines) if whose == column]
+        withhold(states, cells.told, [lines[number][1] for number in own], together[own])
+    return states
 
 
-def withhold(states: States, lines: list[NDArray[np.int64]], together: NDArray[np.bool_]) -> None:
-    """Hide further cells of a table until all its lines are safe, and no small cell follows from several lines."""
-    useless = np.zeros(len(states), bool)
+def withhold(
+    states: States, told: NDArray[np.bool_], lines: list[NDArray[np.int64]], together: NDArray[np.bool_]
+) -> None:
+    """Hide further cells of a column's lines, until its small cells are safe; what is known all the same is told."""
     while True:
-        unsafe = [line for n, line in enumerate(lines) if not _safe(states[line], bool(together[n]))]
-        unsafe = unsafe or _lines_of_determined(states, lines)
-        if not unsafe:
-            return
-        around = _from_hidden(states, unsafe[0][:-1])
-        free = [cell for line in unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
-        free = [cell for cell in free if not useless[cell]]
-        if free:
-            states[free[0]] = WITHHELD
-        elif states[around[0]] == WITHHELD:  # it can be worked out, so hiding it protects nothing
-            states[around[0]], useless[around[0]] = SHOWN, True
-        else:  # nothing is left to hide behind
-            states[states == SHOWN] = WITHHELD
-            return
+        certain = _certain(states, lines)
+        unsafe = [line for n, line in enumerate(lines) if not _safe(states[line], certain[line], bool(together[n]))]
+        shown = [cell for line in unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
+        if not shown:
+            break
+        states[shown[0]] = WITHHELD
+    if unsafe:  # nothing is left to hide behind
+        cells = np.unique(np.concatenate(lines))
+        states[cells[states[cells] == SHOWN]] = WITHHELD
+    states[_certain(states, lines) & told & (states == WITHHELD)] = SHOWN
 
 
 def _from_hidden(states: States, cells: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cells of a line from its first hidden one on, backwards: lists often end with what is rare."""
-    hidden = np.flatnonzero(np.isin(states[cells], (SMALL, WITHHELD)))
+    hidden = np.flatnonzero(np.isin(states[cells], HIDDEN))
     begin = int(hidden[0]) if len(hidden) else 0
     return np.roll(cells[::-1], begin + 1)
 
 
-def _lines_of_determined(states: States, lines: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """The lines of the first small cell whose value follows from all lines together, if there is one.
+def _certain(states: States, lines: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Which hidden cells follow from all that is told.
 
-    With A the lines' equations for hidden cells, cell i is determined if its unit vector is in A's row space: if the
-    projection A⁺A has a one at (i, i).
+    With A the lines' equations for hidden cells, cell i does if its unit vector is in A's row space: if the projection
+    A⁺A has a one at (i, i).
     """
-    hidden = np.flatnonzero(np.isin(states, (SMALL, WITHHELD)))
-    if not lines or not (states == SMALL).any():
-        return []
+    certain = np.zeros(len(states), bool)
+    cells = np.unique(np.concatenate(lines)) if lines else np.zeros(0, np.int64)
+    hidden = cells[np.isin(states[cells], HIDDEN)]
     equations = np.zeros((len(lines), len(hidden)))
     for number, line in enumerate(lines):
         equations[number] = np.isin(hidden, line[:-1]).astype(float) - (hidden == line[-1])
     inverse = np.linalg.pinv(equations @ equations.T, hermitian=True)
-    certain = np.einsum("li,lk,ki->i", equations, inverse, equations, optimize=True) > 1 - 1e-6
-    determined = hidden[certain & (states[hidden] == SMALL)]
-    return [line for line in lines if len(determined) and determined[0] in line]
+    certain[hidden] = np.einsum("li,lk,ki->i", equations, inverse, equations, optimize=True) > 1 - 1e-6
+    return certain
 
 
-def _safe(line: States, together: bool) -> bool:
-    """Whether the hidden cells of a line stay hidden from who knows the others."""
-    hidden = line[(line == SMALL) | (line == WITHHELD)]
-    if not len(hidden):
+def _safe(line: States, certain: NDArray[np.bool_], together: bool) -> bool:
+    """Whether its small cells stay hidden, and have company: a larger one, or enough rows together."""
+    small = line == SMALL
+    if not small.any():
         return True
-    if len(hidden) == 1:
-        return bool(line[-1] == hidden[0] and line[-1] == SMALL)
-    return bool((hidden == WITHHELD).any()) or together or bool(line[-1] == SMALL)
-
-
-def hidden_count(states: Sequence[States]) -> int:
-    return sum(int(np.isin(each, (SMALL, WITHHELD)).sum()) for each in states)
-
-
-def shown_places(states: States) -> Iterator[tuple[int, int]]:
-    yield from ((int(row), int(group)) for row, group in np.argwhere(states == SHOWN))
+    if (small & certain).any():
+        return False
+    return bool(((line == WITHHELD) & ~certain).any()) or together or bool(small[-1])

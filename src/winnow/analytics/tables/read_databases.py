@@ -1,6 +1,7 @@
 """Declared columns of a table in a DuckDB file or a PostgreSQL database, read-only."""
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as arrow
 from winnow.analytics.tables.read_files import check_names
 from winnow.analytics.tables.source import DUCKDB
 from winnow.core import DataError, suggest
+from winnow.core.installed_package import install_command
 from winnow.core.untrusted_text import one_line
 
 FETCH_ROWS = 20_000
@@ -58,6 +60,8 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
 
 def _read_postgresql(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
     """In a transaction that can only read."""
+    if find_spec("sqlalchemy") is None or find_spec("psycopg") is None:
+        raise DataError(f"PostgreSQL needs SQLAlchemy and psycopg: {install_command('deploy')}")
     from sqlalchemy import column, create_engine, inspect, make_url, select  # noqa: PLC0415 - an extra
     from sqlalchemy import table as table_clause  # noqa: PLC0415
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415

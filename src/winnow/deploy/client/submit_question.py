@@ -32,7 +32,7 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_DEPTH = 32
 """Values in values in values of an answer."""
 MAX_TEXT = 10_000
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
 
 OnEvent = Callable[[AnyEvent], object]
 OnLine = Callable[[str], None]

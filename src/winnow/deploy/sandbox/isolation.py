@@ -113,6 +113,7 @@ def environment(folder: Path, limits: ProcessLimits) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # its own reserves a gigabyte at once, which counts against the limit
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
     }
 

@@ -54,9 +54,11 @@ class SiteTable:
 
 def site_table(section: Mapping[str, Any], where: str, folder: Path) -> SiteTable:
     """The section, or a ConfigError in one line."""
+    from winnow.analytics.query_extra import require_query_extra  # noqa: PLC0415
     from winnow.analytics.tables.declaration import SET_COLUMN  # noqa: PLC0415
     from winnow.analytics.tables.parse_table import parse_table  # noqa: PLC0415
 
+    require_query_extra()
     declaration, source = parse_table(section, where)
     if source.files is not None or source.owner is not None:
         key = "files" if source.files is not None else "owner"

@@ -17,7 +17,7 @@ PRELOADED_MODULES = (
     "winnow.experiment.run_workflow",
     "winnow.analytics.stats.exact_program",
     "winnow.analytics.stats.noisy_program",
-    "winnow.privacy.shares.comparison",
+    "winnow.privacy.shares.secure_comparison",
 )
 """What the worker of a question imports; some 130 MB."""
 RESTOCK_SECONDS = 2.0
@@ -38,13 +38,18 @@ class WarmWorker:
             if not self._closed and self._idle is None:
                 self._idle = IdleProcess(*PRELOADED_MODULES)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the process has loaded everything, or died."""
+        return self._idle is not None and bool(select.select([self._idle.output], [], [], 0)[0])
+
     def launch(self, spec: LaunchSpec) -> tuple[Process, socket.socket]:
         return self._take().launch(spec)
 
     def _take(self) -> IdleProcess:
         with self._lock:
             idle = self._idle
-            if idle is None or self._closed or not select.select([idle.output], [], [], 0)[0]:
+            if idle is None or self._closed or not self.ready:
                 return IdleProcess()
             self._idle = None
             self._next = Timer(RESTOCK_SECONDS, self.preload)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +52,7 @@ class FixedWidth:
 
 
 WIRE = FixedWidth()
+_PRESENT_PARTY = Lock()
 
 
 @cache
@@ -70,11 +72,14 @@ def from_mpyc(name: str) -> ModuleType:
     return import_module(f"mpyc.{name}")
 
 
-def make_current(runtime: object, width: int) -> None:
-    """Let MPyC work for this party, whose field elements take `width` bytes."""
-    for name in MODULES_WITH_RUNTIME:
-        from_mpyc(name).runtime = runtime  # type: ignore[attr-defined]
-    WIRE.width = width
+@contextmanager
+def working_for(runtime: object, width: int) -> Iterator[None]:
+    """Within it, MPyC works for this party, whose field elements take `width` bytes; other threads wait."""
+    with _PRESENT_PARTY:
+        for name in MODULES_WITH_RUNTIME:
+            from_mpyc(name).runtime = runtime  # type: ignore[attr-defined]
+        WIRE.width = width
+        yield
 
 
 @contextmanager

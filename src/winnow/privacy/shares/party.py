@@ -34,6 +34,8 @@ MIN_COMPUTING = 3
 MAX_COMPUTING = 7
 """Keys of pseudorandom shares grow as C(m, t): with more owners, the first `NAMED` of them compute."""
 NAMED = 5
+MAX_RECEIVED_BYTES = 2 << 20
+"""Of shares that a party receives in one exchange."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,17 @@ class SecureStep:
         return field_of(self.bits + len(self.owners).bit_length() + 2)
 
     @property
+    def batch_length(self) -> int:
+        """How many entries are computed at a time."""
+        width: int = self.field.byte_length
+        return max(1, MAX_RECEIVED_BYTES // (width * len(self.everybody)))
+
+    @property
     def max_exchanges(self) -> int:
         """Honest parties need fewer."""
-        return 10 if self.thresholds is None else 10 + 20 * batches(self.length)
+        entries = min(self.length, self.batch_length)
+        needed = 10 if self.thresholds is None else 10 + 20 * batches(entries)
+        return needed * -(-self.length // self.batch_length)
 
 
 class StepParty:

@@ -15,7 +15,7 @@ import numpy as np
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import Values
 from winnow.privacy.shares.mpyc_event_loop import MpycEventLoop
-from winnow.privacy.shares.mpyc_library import make_current, mpyc
+from winnow.privacy.shares.mpyc_library import mpyc, working_for
 from winnow.privacy.shares.shamir_shares import field_of, threshold_of
 from winnow.privacy.shares.step_messages import MpycMessage
 
@@ -99,9 +99,9 @@ class SecureComparison:
         """Take in others' messages and go as far as they allow; what this party sends."""
         for sender, messages in received.items():
             self._boxes[sender].deliver(messages)
-        make_current(self._runtime, self._field.byte_length)
         try:
-            self._run_batches()
+            with working_for(self._runtime, self._field.byte_length):
+                self._run_batches()
         except SharesError:
             raise
         except Exception as error:  # whatever numpy or MPyC say to shares of a wrong form
