@@ -7,6 +7,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as arrow
 import pytest
@@ -17,6 +18,7 @@ from statistics_tables import recorded
 from winnow.analytics.program import Program, run_plain
 from winnow.analytics.question import Answer, merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
+from winnow.analytics.sql.duckdb_engine import connection
 from winnow.analytics.sql.public_values import open_public_values
 from winnow.analytics.sql.query_answer import QueryAnswer
 from winnow.analytics.sql.spatial_functions import expand_spatial
@@ -199,6 +201,24 @@ def _answered_with(program: Program[Any], opened: Any, garbage: int) -> None:
     for _ in range(20):
         step = program.send(opened)
         opened = np.array([garbage] * step.length, object)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "COPY (SELECT 1) TO '/tmp/winnow-test.csv'",
+        "ATTACH '/tmp/winnow-test.db'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "SET threads = 8",
+        "SELECT * FROM ROWS",
+    ],
+)
+def test_duckdb_reaches_nothing(sql: str) -> None:
+    """Though no such statement gets as far as this."""
+    with connection() as opened, pytest.raises(duckdb.Error):
+        opened.execute(sql)
 
 
 def test_a_row_on_which_an_expression_fails_is_null_and_no_message_quotes_it() -> None:

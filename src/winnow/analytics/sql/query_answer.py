@@ -72,7 +72,8 @@ class QueryAnswer:
         groups, hidden, minimum = self.left_out, self.answer["hidden_values"], self.answer["minimum"]
         found = []
         if groups:
-            found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows.")
+            or_none = " or none" if "epsilon" in self.answer else ""
+            found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows{or_none}.")
         if hidden:
             found.append(f"{hidden} value{'s' * (hidden != 1)} hidden: fewer than {minimum} rows would be told of.")
         if self.answer["unlisted_rows"]:
