@@ -139,6 +139,54 @@ def test_nothing_is_told_or_opened_of_a_planted_small_group(group: int, sql: str
     assert answer["left_out"] + answer["hidden_values"] == 1
 
 
+def with_cell(rows: arrow.Table, name: str, place: int, cell: Any) -> arrow.Table:
+    values = rows.column(name).to_pylist()
+    values[place] = cell
+    return rows.set_column(rows.column_names.index(name), name, arrow.array(values, rows.column(name).type))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT COUNT(*) AS n, COUNT(*) FILTER (WHERE outcome = 'died') AS d FROM stays WHERE patient = 'only'",
+        "SELECT well, COUNT(*) AS n, SUM(CASE WHEN outcome = 'died' THEN 1 ELSE 0 END) AS d FROM stays "
+        "WHERE patient = 'only' GROUP BY well",
+        "SELECT COUNT(*) AS n, MIN(age) AS a FROM (SELECT * FROM stays WHERE patient = 'only') WHERE outcome = 'died'",
+    ],
+)
+def test_a_statement_about_one_person_opens_the_same_whoever_that_is(sql: str) -> None:
+    """Also where nobody is chosen: a private column is no oracle for who is in the table."""
+    rows = pooled_rows(300, seed=6, missing=0.0)
+    variants = [with_cell(rows, "patient", 7, "only"), rows]
+    variants += [with_cell(variants[0], "outcome", 7, each) for each in ("home", "died")]
+    opened = [
+        [(label, list(values)) for label, values in opened_by(sql, divided(each, 3, seed=6))[1]] for each in variants
+    ]
+    assert all(each == opened[0] for each in opened)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "SUM(CASE WHEN age = 105 THEN cost ELSE 1 END)",
+        "MAX(CASE WHEN age = 105 THEN cost ELSE 0 END)",
+        "AVG(x + (age = 105)::INTEGER)",
+        "SUM(COALESCE(NULLIF(age, 105), 0))",
+        "SUM(CASE age WHEN 105 THEN 7 ELSE 3 END)",
+        "SUM((CASE WHEN age = 105 THEN true ELSE false END)::INTEGER)",
+    ],
+)
+def test_a_condition_that_chooses_few_rows_hides_the_number(number: str) -> None:
+    rows = pooled_rows(300, seed=6, missing=0.0)
+    ages = [min(age, 100) for age in rows.column("age").to_pylist()]
+    rows = with_cell(rows.set_column(1, "age", arrow.array(ages)), "age", 7, 105)
+    sql = f"SELECT COUNT(*) AS n, {number} AS told FROM stays"
+    assert answer_of(sql, divided(rows, 3, seed=6))["rows"] == [{"n": 300, "told": None}]
+    assert (
+        answer_of(sql.replace("105", "30 + 20 * well::INTEGER"), divided(rows, 3, 6), minimum=1)["hidden_values"] == 0
+    )
+
+
 def test_groups_of_the_minimum_and_empty_ones_are_told_as_they_are() -> None:
     answer = answer_of(
         "SELECT ward, COUNT(*) AS n FROM stays GROUP BY ward ORDER BY n", divided(planted(10), 3, seed=1)

@@ -13,7 +13,7 @@ from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
 from winnow.analytics.sql.public_values import open_public_values
 from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
-from winnow.analytics.sql.row_sets import decide_sets, first_look, sets_of
+from winnow.analytics.sql.row_sets import decide_sets, sets_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN
 from winnow.core import DataError
 
@@ -30,21 +30,20 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     left_out = hidden = 0
     outside = False
     if groups:
-        look = yield from first_look(sets, selected)
-        decided = yield from decide_sets(sets, selected, look, terms.minimum)
+        decided = yield from decide_sets(sets, selected, terms.minimum, tell_empty=not plan.private)
         told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
         shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
         sampled = plan.sample is not None
-        opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, look.bits, sampled)
-        values = AggregateValues(opened=opened, count_bits=look.bits, sample=plan.sample)
-        searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, look.bits)
+        opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, decided.bits, sampled)
+        values = AggregateValues(opened=opened, count_bits=decided.bits, sample=plan.sample)
+        searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, decided.bits)
         ordered = yield from over_selected(searched, selected)
         estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
         for aggregate in (each for each in plan.aggregates if each.function not in SEARCHES):
             for group in told[aggregate.name]:
                 estimates[aggregate.name, group] = values.estimate(aggregate, group)
         estimates |= ordered
-        left_out, outside = decided.small_groups, look.outside
+        left_out, outside = decided.small_groups, decided.outside
         hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
     return {
         **finish_query(plan, groups, shown, estimates),

@@ -21,11 +21,16 @@ def explain_query(plan: QueryPlan, owners: int, minimum: int, epsilon: float | N
 
 def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, str]]:
     yield "at each owner", plan.local_sql
-    sets, groups = len(sets_of(plan)), _groups(plan)
     if plan.public_sql is not None:
         yield "secure sum", f"public values of GROUP BY; nobody learns whose they are: {plan.public_sql}"
-    yield "secure compare", f"{len(ROW_BITS) + 1 + sets} numbers: how large the table is, and what is empty"
-    yield "secure compare", f"rows >= {minimum} for {groups}, and for what conditions choose; twice"
+    yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
+    yield "secure compare", f"rows >= {minimum} for {_groups(plan)}"
+    sets = len(sets_of(plan)) - 1
+    empty = "" if plan.private else ", and which smaller groups are empty"
+    if sets or empty:
+        yield "secure compare", f"which of {sets} sets of rows leave out none{empty}"
+    if sets:
+        yield "secure compare", f"rows >= {minimum} for those that do, in each group with enough rows"
     yield "secure sum", f"{_sums(plan)} for each group with enough rows, in shares of {owners} owners"
     for each in (each for each in plan.aggregates if each.function in SEARCHES):
         column = each.arguments[0].column
@@ -61,7 +66,8 @@ def _who_learns(plan: QueryPlan, owners: int, minimum: int, *, noisy: bool) -> I
         return
     if plan.public_sql is not None:
         yield "  owners, server: values of public columns in GROUP BY, whatever WHERE says; how many owners have each"
-    yield f"  owners, server: which groups have no rows and which fewer than {minimum};"
+    small = f"fewer than {minimum}" if plan.private else f"no rows and which fewer than {minimum}"
+    yield f"  owners, server: which groups have {small};"
     yield "                  the numbers of the others, before HAVING and LIMIT"
     yield "  you: the answer, and how many groups were left out"
     yield f"  nobody: a row; what one of {owners} owners has; a number of a group that was left out"

@@ -83,7 +83,7 @@ class RowSelection:
         self._plan, self._declaration = plan, declaration
         self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
         columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
-        for each in plan.arguments:
+        for each in (*plan.arguments, *plan.indicators):
             bounds = (each.column.low, each.column.high)
             columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
         self._selected = TableDeclaration(columns=columns)
@@ -94,7 +94,7 @@ class RowSelection:
         codes = group_codes([rows.column(key.name) for key in self._plan.keys], groups, rows.num_rows)
         kept = codes >= 0
         columns = {GROUP: arrow.array(codes[kept])}
-        for each in self._plan.arguments:
+        for each in (*self._plan.arguments, *self._plan.indicators):
             columns[each.name] = rows.column(each.name).filter(arrow.array(kept))
         return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
 

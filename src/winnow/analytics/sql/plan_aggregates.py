@@ -7,11 +7,11 @@ from math import ceil, floor
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS, describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
-from winnow.analytics.sql.sql_text import text_of, tried
+from winnow.analytics.sql.sql_text import parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
 from winnow.core.untrusted_text import one_line
 
@@ -43,6 +43,11 @@ class AggregateReader:
     found: dict[str, exp.Expr] = field(default_factory=dict)
     """The aggregates by their text."""
     _arguments: dict[str, Argument] = field(default_factory=dict)
+    _indicators: dict[str, Argument] = field(default_factory=dict)
+
+    @property
+    def indicators(self) -> tuple[Argument, ...]:
+        return tuple(self._indicators.values())
 
     def read(self, node: exp.Expr) -> str:
         """The name of an aggregate's column."""
@@ -70,7 +75,8 @@ class AggregateReader:
 
     def columns(self) -> list[exp.Expr]:
         """The arguments, for the statement that selects an owner's rows."""
-        return [exp.alias_(exp.maybe_parse(each.sql, dialect="duckdb"), each.name) for each in self._arguments.values()]
+        both = (*self._arguments.values(), *self._indicators.values())
+        return [exp.alias_(parsed(each.sql), each.name) for each in both]
 
     def _aggregate(self, name: str, node: exp.Expr, kind: str) -> QueryAggregate:
         condition = node.expression.this if isinstance(node, exp.Filter) else None
@@ -125,12 +131,51 @@ class AggregateReader:
             value = exp.case().when(condition.copy(), value)
         text = text_of(tried(value, "BIGINT" if whole else "DOUBLE"))
         if text not in self._arguments:
-            name, high = f"a{len(self._arguments)}", high if high > low else low + 1
-            column = NumberColumn(name=name, low=low, high=high, whole=whole)
+            name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
+            column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
+            conditions = conditions_in(node)
+            if not conditions and whole and 0 < high - low <= 1 and function != "count":
+                conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
             self._arguments[text] = Argument(
-                column=column, sql=text, conditional=known.conditional or condition is not None
+                column=column,
+                sql=text,
+                conditional=known.conditional or condition is not None or bool(conditions),
+                conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
             )
         return self._arguments[text]
+
+    def _indicator(self, condition: exp.Expr) -> str:
+        """The name of a column that has 1 where a condition holds."""
+        value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
+        text = text_of(tried(value, "BIGINT"))
+        if text not in self._indicators:
+            column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
+            self._indicators[text] = Argument(column=column, sql=text, conditional=True)
+        return self._indicators[text].name
+
+
+def conditions_in(node: exp.Expr) -> list[exp.Expr]:
+    """What an expression chooses rows by: conditions of CASE, comparisons that count as numbers, what replaces NULL."""
+    if isinstance(node, exp.Star):
+        return []
+    if isinstance(node, CONDITIONS + COMPARISONS):
+        return [node]
+    found: list[exp.Expr] = []
+    if isinstance(node, exp.Case):
+        for each in node.args["ifs"]:
+            found.append(exp.EQ(this=node.this.copy(), expression=each.this.copy()) if node.this else each.this)
+            found += conditions_in(each.args["true"])
+        return found + (conditions_in(node.args["default"]) if node.args.get("default") else [])
+    if isinstance(node, exp.If):
+        found.append(node.this)
+        return found + [
+            each for part in ("true", "false") if node.args.get(part) for each in conditions_in(node.args[part])
+        ]
+    if isinstance(node, exp.Coalesce):
+        found.append(exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.null()))
+    if isinstance(node, exp.Nullif):
+        found.append(exp.EQ(this=node.this.copy(), expression=node.expression.copy()))
+    return found + [each for part in node.iter_expressions() for each in conditions_in(part)]
 
 
 def function_name(node: exp.Expr) -> str:

@@ -41,7 +41,9 @@ def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
         describe_expression(tree.args["where"].this, source.described)
     with connection() as opened:
         add_table(opened, table, declaration)
-        return _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample).plan()
+        private = frozenset(name.lower() for name, each in declaration.columns.items() if each.level == "private")
+        planner = _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample, private=private)
+        return planner.plan()
 
 
 @dataclass(kw_only=True)
@@ -51,6 +53,8 @@ class _Planner:
     opened: duckdb.DuckDBPyConnection
     table: str
     sample: float | None
+    private: frozenset[str]
+    """The private columns."""
     reader: AggregateReader = field(init=False)
 
     def plan(self) -> QueryPlan:
@@ -81,6 +85,8 @@ class _Planner:
             columns=tuple(names),
             error_columns=tuple(error_sources(finished)),
             copies=sum(each.name.lower() == self.table.lower() for each in self.tree.find_all(exp.Table)),
+            indicators=self.reader.indicators,
+            private=any(each.name.lower() in self.private for each in self.tree.find_all(exp.Column)),
             sample=self.sample,
         )
         described_types(self.opened, plan.local_sql)

@@ -32,7 +32,9 @@ class Argument:
     column: NumberColumn
     sql: str
     conditional: bool
-    """Whether rows with zero and rows with something else are told apart by what is summed."""
+    """Whether the statement chooses the rows that count, or that count more than others."""
+    conditions: tuple[str, ...] = ()
+    """The indicators of what it chooses them by, as far as it says so."""
 
     @property
     def name(self) -> str:
@@ -69,6 +71,10 @@ class QueryPlan:
     """By column of the answer: the aggregate whose error it has."""
     copies: int
     """How often the statement names its table."""
+    indicators: tuple[Argument, ...]
+    """Columns with 1 where a condition of an argument holds, else 0."""
+    private: bool
+    """Whether a private column stands in the statement, and so in WHERE."""
     sample: float | None
     """The part of the rows that each owner takes, by chance."""
 

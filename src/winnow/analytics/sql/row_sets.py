@@ -3,7 +3,8 @@
 Every number of a group is told of a set of rows: COUNT(*) of all, COUNT(x) and SUM(x) of those where x is not NULL,
 SUM(CASE …) also of those where it is not 0. A set with 1 … minimum − 1 rows is hidden. So is one that the statement
 chooses by a condition (FILTER, CASE and the like) if it differs from another by so few: COUNT(*) − COUNT(*) FILTER (…)
-would tell of them. Of two such sets the later one in the statement is hidden.
+would tell of them. Of two such sets the later one in the statement is hidden. Nothing is asked about sets of a group
+that is hidden itself: WHERE may have chosen a single person.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,20 +52,15 @@ ALL_ROWS = RowSet()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionSize:
-    """After a first look: every count is below 2**bits; which sets are all rows; whether rows belong to no group."""
+class DecidedSets:
+    """What was found out about the selected rows: every count is below 2**bits; `outside` of all groups are enough rows
+    to be told of; `rows` and `states` are those of groups and of sets within them.
+    """
 
     bits: int
-    complete: frozenset[RowSet]
     outside: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecidedSets:
-    """States of sets by group."""
-
-    states: dict[RowSet, NDArray[np.int8]]
-    rows: NDArray[np.int8]
+    rows: States
+    states: dict[RowSet, States]
 
     def told(self, sets: Iterable[RowSet], group: int) -> bool:
         """Whether a number that is made of these sets may be told."""
@@ -86,8 +82,11 @@ def counted_rows(aggregate: QueryAggregate) -> RowSet:
 def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     """The sets that must be large enough, or empty, for an aggregate to be told."""
     found = [counted_rows(aggregate)]
-    if aggregate.function not in (*SEARCHES, "count"):
-        found += [RowSet(nonzero=(each.name,), chosen=True) for each in aggregate.arguments if each.conditional]
+    if aggregate.function == "count":
+        return found
+    for each in aggregate.arguments:
+        hidden = (each.name,) if each.conditional and aggregate.function not in SEARCHES else ()
+        found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions or hidden]
     return found
 
 
@@ -97,29 +96,63 @@ def sets_of(plan: QueryPlan) -> list[RowSet]:
     return list(dict.fromkeys(found))
 
 
-def first_look(sets: Sequence[RowSet], selected: SelectedRows) -> Program[SelectionSize]:
-    """One comparison: how large the table is, and which sets leave out no row."""
+def decide_sets(
+    sets: Sequence[RowSet], selected: SelectedRows, minimum: int, *, tell_empty: bool
+) -> Program[DecidedSets]:
+    """Which groups have enough rows, and then, within those alone, which sets.
+
+    Of smaller groups it is opened whether they have any rows, if `tell_empty` says so, and nothing else.
+    """
+    bits, outside = yield from _size(selected, minimum)
+    count = selected.groups.count
+
+    def by_group(table: "OwnerTable") -> NDArray[np.int64]:
+        return np.bincount(selected.groups.codes(selected.rows(table)), minlength=count)
+
+    enough = yield Compare(
+        label="groups with enough rows", local=by_group, thresholds=np.full(count, minimum, np.int64), bits=bits
+    )
+    shown, below = np.flatnonzero(enough), np.flatnonzero(~enough)
+    asked = below if tell_empty and minimum > 1 else below[:0]
+    parts = [each for each in sets if each != ALL_ROWS and len(shown)]
+
+    def some(table: "OwnerTable") -> NDArray[np.int64]:
+        rows = selected.rows(table)
+        told = enough[selected.groups.codes(rows)]
+        return np.r_[by_group(table)[asked], [int((told & ~each.mask(rows)).sum()) for each in parts]].astype(np.int64)
+
+    length = len(asked) + len(parts)
+    nonempty = np.zeros(0, bool)
+    if length:
+        nonempty = yield Compare(label="what is empty", local=some, thresholds=np.ones(length, np.int64), bits=bits)
+    rows = np.where(enough, SHOWN, EMPTY if minimum == 1 else SMALL).astype(np.int8)
+    rows[asked] = np.where(nonempty[: len(asked)], SMALL, EMPTY)
+    partial = [each for each, left_out in zip(parts, nonempty[len(asked) :], strict=True) if left_out]
+    states = dict.fromkeys(sets, rows)
+    if partial:
+        states |= yield from _decide_within(partial, selected, rows, shown, minimum, bits)
+    return DecidedSets(bits=bits, outside=outside, rows=rows, states=states)
+
+
+def _size(selected: SelectedRows, minimum: int) -> Program[tuple[int, bool]]:
+    """How many bits a count needs, and whether enough rows belong to no group."""
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        rows = selected.rows(table)
-        left_out = [int((~each.mask(rows)).sum()) for each in sets]
-        return np.array([len(rows)] * len(ROW_BITS) + [selected.outside(table), *left_out], np.int64)
+        return np.array([len(selected.rows(table))] * len(ROW_BITS) + [selected.outside(table)], np.int64)
 
-    thresholds = np.r_[[1 << bits for bits in ROW_BITS], np.ones(len(sets) + 1, np.int64)]
-    opened = yield Compare(label="what is empty", local=counts, thresholds=thresholds, bits=MAX_ROW_BITS)
-    larger, rest = int(opened[: len(ROW_BITS)].sum()), opened[len(ROW_BITS) :]
-    complete = frozenset(each for each, some in zip(sets, rest[1:], strict=True) if not some)
-    return SelectionSize(bits=(*ROW_BITS, MAX_ROW_BITS - 1)[larger] + 1, complete=complete, outside=bool(rest[0]))
+    thresholds = np.array([*(1 << bits for bits in ROW_BITS), minimum], np.int64)
+    opened = yield Compare(label="how many rows", local=counts, thresholds=thresholds, bits=MAX_ROW_BITS)
+    return (*ROW_BITS, MAX_ROW_BITS - 1)[int(opened[:-1].sum())] + 1, bool(opened[-1])
 
 
-def decide_sets(
-    sets: Sequence[RowSet], selected: SelectedRows, look: SelectionSize, minimum: int
-) -> Program[DecidedSets]:
-    """Two comparisons: of each set, and of what chosen ones leave out, whether it is empty, small or large enough."""
-    chosen = [each for each in sets if each not in look.complete and each.chosen]
-    parts = [*chosen, *(each for each in sets if each not in look.complete and not each.chosen)]
+def _decide_within(
+    sets: Sequence[RowSet], selected: SelectedRows, rows: States, shown: NDArray[np.int64], minimum: int, bits: int
+) -> Program[dict[RowSet, States]]:
+    """The states of sets in the groups that are shown: by their own rows, and by what chosen ones leave out."""
+    chosen = [each for each in sets if each.chosen]
+    parts = [*chosen, *(each for each in sets if not each.chosen)]
     pairs = list(permutations(range(len(chosen)), 2))
-    shape = (1 + len(parts) + len(chosen) + len(pairs), selected.groups.count)
+    shape = (len(parts) + len(chosen) + len(pairs), len(shown))
     if shape[0] * shape[1] > MAX_CELLS:
         raise ConfigError(
             f"the statement asks for {shape[0] * shape[1]:,} counts, at most {MAX_CELLS:,} are possible; "
@@ -127,22 +160,27 @@ def decide_sets(
         )
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        rows = selected.rows(table)
-        codes, masks = selected.groups.codes(rows), [each.mask(rows) for each in parts]
-        found = [np.ones(len(rows), bool), *masks, *(~each for each in masks[: len(chosen)])]
+        own = selected.rows(table)
+        codes, masks = selected.groups.codes(own), [each.mask(own) for each in parts]
+        found = [*masks, *(~each for each in masks[: len(chosen)])]
         found += [masks[one] & ~masks[other] for one, other in pairs]
-        return np.concatenate([np.bincount(codes[each], minlength=shape[1]) for each in found])
+        return np.concatenate([np.bincount(codes[each], minlength=len(rows))[shown] for each in found])
 
-    states = (yield from _states(counts, shape[0] * shape[1], minimum, look.bits)).reshape(shape)
-    own, left_out, between = np.split(states[1:], np.cumsum([len(parts), len(chosen)]))
-    decided = dict.fromkeys(sets, states[0]) | dict(zip(parts, own, strict=True))
-    for place, each in enumerate(chosen):
+    decided = (yield from _states(counts, shape[0] * shape[1], minimum, bits)).reshape(shape)
+    own, left_out, between = np.split(decided, np.cumsum([len(parts), len(chosen)]))
+    for place in range(len(chosen)):
         hidden = left_out[place] == SMALL
         for other in range(place):
             close = [between[pairs.index(pair)] == SMALL for pair in ((place, other), (other, place))]
-            hidden |= (close[0] | close[1]) & (decided[chosen[other]] != SMALL)
-        decided[each] = np.where(hidden, SMALL, decided[each]).astype(np.int8)
-    return DecidedSets(states=decided, rows=states[0])
+            hidden |= (close[0] | close[1]) & (own[other] != SMALL)
+        own[place][hidden] = SMALL
+    return {each: _filled(rows, shown, states) for each, states in zip(parts, own, strict=True)}
+
+
+def _filled(rows: States, shown: NDArray[np.int64], states: States) -> States:
+    filled = rows.copy()
+    filled[shown] = states
+    return filled
 
 
 def _states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:
