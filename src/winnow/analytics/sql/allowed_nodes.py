@@ -128,6 +128,8 @@ def check_nodes(tree: exp.Expr) -> None:
         for name, value in node.args.items():
             if name not in allowed and value not in (None, False, []):
                 raise refused(node, f"{_argument(node, name, value)} is not supported")
+        if isinstance(node, tuple(AGGREGATES)) and node.this is None:
+            raise refused(node, f"{_called(node)} lacks what it is about; write COUNT(*), or a column")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
 
