@@ -167,6 +167,11 @@ def opened_by(sql: str, tables: list[OwnerTable]) -> tuple[Answer, list[tuple[st
         "SELECT COUNT(*) AS n, COUNT(*) FILTER (WHERE outcome <> 'died') AS alive FROM stays",
         "SELECT COUNT(*) AS n, SUM(CASE WHEN outcome = 'died' THEN 1 ELSE 0 END) AS dead FROM stays",
         "SELECT COUNT(*) AS n, COUNT(NULLIF(outcome, 'died')) AS alive FROM stays",
+        "SELECT COUNT(*) AS n, COUNT(k) AS alive FROM (SELECT CASE WHEN outcome <> 'died' THEN 1 END AS k FROM stays)",
+        "SELECT COUNT(*) AS n, SUM(CASE WHEN age >= 0 THEN k END) AS dead FROM "
+        "(SELECT age, CASE WHEN outcome = 'died' THEN 1 ELSE 0 END AS k FROM stays)",
+        "SELECT COUNT(*) FILTER (WHERE outcome = 'home') AS home, COUNT(*) FILTER (WHERE outcome = 'moved') AS moved, "
+        "COUNT(*) AS total FROM stays",
         "SELECT COUNT(*) AS n, COUNT(CAST(REPLACED AS TINYINT)) AS alive FROM stays".replace(
             "REPLACED", "CASE WHEN outcome = 'died' THEN 1000 ELSE 1 END"
         ),

@@ -122,7 +122,7 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
     kept = isinstance(
         node, exp.Neg | exp.Add | exp.Sub | exp.Mul | exp.Abs | exp.Mod | exp.IntDiv | exp.Greatest | exp.Least
     ) and all(each.type in ("integer", "boolean") for each in parts)
-    return Described(type="integer" if whole or kept else "number", low=low, high=high, conditional=may_fail)
+    return Described(type="integer" if whole or kept else "number", low=low, high=high, fallible=may_fail)
 
 
 def _interval(node: exp.Expr, parts: list[Range]) -> Range:  # noqa: PLR0912 - a table of cases
@@ -207,13 +207,13 @@ def _cast(node: exp.Expr, inner: Described) -> Described:
     if kind == inner.type:
         return inner
     if kind == "boolean":
-        return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True)
+        return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True, fallible=True)
     if kind in ("number", "integer") and inner.type in ("number", "integer", "boolean"):
         slack, fits = float(kind == "integer"), node.args["to"].this in WIDE_TYPES and inner.bounded
-        return Described(type=kind, low=inner.low - slack, high=inner.high + slack, conditional=not fits)
+        return Described(type=kind, low=inner.low - slack, high=inner.high + slack, fallible=not fits)
     if kind == "date" and inner.type == "date":
         return replace(inner, low=floor(inner.low)) if inner.bounded else inner
-    return Described(type=kind, conditional=kind != "text")
+    return Described(type=kind, fallible=kind != "text")
 
 
 def _date_part(node: exp.Expr) -> str:

@@ -22,6 +22,8 @@ class Described:
     """All that it can be besides NULL, where that is known."""
     conditional: bool = False
     """Whether it chooses which rows count: by CASE, a boolean, NULLIF and the like."""
+    fallible: bool = False
+    """Whether it may fail on a row, and then is NULL."""
     columns: frozenset[str] = frozenset()
     """The columns that it is made of."""
 
@@ -62,6 +64,7 @@ def made_of(result: Described, parts: Iterable[Described]) -> Described:
         level=strictest(parts),
         columns=frozenset[str]().union(*(each.columns for each in parts)),
         conditional=result.conditional or any(each.conditional for each in parts),
+        fallible=result.fallible or any(each.fallible for each in parts),
     )
 
 

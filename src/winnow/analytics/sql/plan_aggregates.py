@@ -133,16 +133,20 @@ class AggregateReader:
         if text not in self._arguments:
             name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
             column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
-            conditions = conditions_in(node)
+            conditions = [*([] if condition is None else [condition]), *conditions_in(node)]
             if not conditions and whole and 0 < high - low <= 1 and function != "count":
                 conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
             self._arguments[text] = Argument(
                 column=column,
                 sql=text,
-                conditional=known.conditional or condition is not None or bool(conditions),
                 conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
+                unseen=known.fallible or (known.conditional and not conditions) or self._chosen_before(node),
             )
         return self._arguments[text]
+
+    def _chosen_before(self, node: exp.Expr) -> bool:
+        """Whether a column of a subquery is made by a condition."""
+        return any(self.source.described(each).conditional for each in node.find_all(exp.Column))
 
     def _indicator(self, condition: exp.Expr) -> str:
         """The name of a column that has 1 where a condition holds."""
@@ -150,7 +154,7 @@ class AggregateReader:
         text = text_of(tried(value, "BIGINT"))
         if text not in self._indicators:
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
-            self._indicators[text] = Argument(column=column, sql=text, conditional=True)
+            self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
 
 

@@ -31,10 +31,10 @@ class Argument:
 
     column: NumberColumn
     sql: str
-    conditional: bool
-    """Whether the statement chooses the rows that count, or that count more than others."""
     conditions: tuple[str, ...] = ()
-    """The indicators of what it chooses them by, as far as it says so."""
+    """The indicators of conditions by which it chooses the rows that count, or that count more than others."""
+    unseen: bool = False
+    """Whether it chooses rows by something else: by failing on them, or within a subquery."""
 
     @property
     def name(self) -> str:

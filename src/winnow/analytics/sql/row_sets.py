@@ -1,23 +1,22 @@
 """Which rows stand behind each number of a statement, and whether they are enough.
 
-Every number of a group is told of a set of rows: COUNT(*) of all, COUNT(x) and SUM(x) of those where x is not NULL,
-SUM(CASE …) also of those where it is not 0. A set with 1 … minimum − 1 rows is hidden. So is one that the statement
-chooses by a condition (FILTER, CASE and the like) if it differs from another by so few: COUNT(*) − COUNT(*) FILTER (…)
-would tell of them. Of two such sets the later one in the statement is hidden. Nothing is asked about sets of a group
-that is hidden itself: WHERE may have chosen a single person.
+Every number of a group is told of a set of rows: COUNT(*) of all, COUNT(x) and SUM(x) of those where x is not NULL. A
+set with 1 … minimum − 1 rows is hidden, and so is a number in which a condition of the statement (FILTER, CASE and the
+like) chooses such sets (`row_partition.py`). Nothing is asked about sets of a group that is hidden itself: WHERE may
+have chosen a single person.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Local, Program
+from winnow.analytics.program import Compare, Program
 from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
+from winnow.analytics.sql.row_partition import count_states, decide_conditions
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 from winnow.core import ConfigError
@@ -36,7 +35,7 @@ class RowSet:
     present: tuple[str, ...] = ()
     nonzero: tuple[str, ...] = ()
     chosen: bool = False
-    """Whether a condition of the statement chooses them."""
+    """Whether they are those for which a condition of the statement holds."""
 
     def mask(self, table: "OwnerTable") -> Mask:
         found = np.ones(len(table), bool)
@@ -75,18 +74,17 @@ def counted_rows(aggregate: QueryAggregate) -> RowSet:
     """The rows that an aggregate is about."""
     return RowSet(
         present=tuple(each.name for each in aggregate.arguments),
-        chosen=any(each.conditional for each in aggregate.arguments),
+        chosen=any(each.unseen for each in aggregate.arguments),
     )
 
 
 def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     """The sets that must be large enough, or empty, for an aggregate to be told."""
     found = [counted_rows(aggregate)]
-    if aggregate.function == "count":
-        return found
     for each in aggregate.arguments:
-        hidden = (each.name,) if each.conditional and aggregate.function not in SEARCHES else ()
-        found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions or hidden]
+        found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
+        if each.unseen and aggregate.function not in (*SEARCHES, "count"):
+            found.append(RowSet(nonzero=(each.name,), chosen=True))
     return found
 
 
@@ -148,52 +146,27 @@ def _size(selected: SelectedRows, minimum: int) -> Program[tuple[int, bool]]:
 def _decide_within(
     sets: Sequence[RowSet], selected: SelectedRows, rows: States, shown: NDArray[np.int64], minimum: int, bits: int
 ) -> Program[dict[RowSet, States]]:
-    """The states of sets in the groups that are shown: by their own rows, and by what chosen ones leave out."""
-    chosen = [each for each in sets if each.chosen]
-    parts = [*chosen, *(each for each in sets if not each.chosen)]
-    pairs = list(permutations(range(len(chosen)), 2))
-    shape = (len(parts) + len(chosen) + len(pairs), len(shown))
-    if shape[0] * shape[1] > MAX_CELLS:
+    """The states of sets in the groups that are shown."""
+    chosen, others = [each for each in sets if each.chosen], [each for each in sets if not each.chosen]
+    if len(sets) * len(shown) > MAX_CELLS:
         raise ConfigError(
-            f"the statement asks for {shape[0] * shape[1]:,} counts, at most {MAX_CELLS:,} are possible; "
+            f"the statement asks for {len(sets) * len(shown):,} counts, at most {MAX_CELLS:,} are possible; "
             "ask for fewer groups or aggregates at once"
         )
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
         own = selected.rows(table)
-        codes, masks = selected.groups.codes(own), [each.mask(own) for each in parts]
-        found = [*masks, *(~each for each in masks[: len(chosen)])]
-        found += [masks[one] & ~masks[other] for one, other in pairs]
-        return np.concatenate([np.bincount(codes[each], minlength=len(rows))[shown] for each in found])
+        codes = selected.groups.codes(own)
+        found = [np.bincount(codes[each.mask(own)], minlength=len(rows))[shown] for each in others]
+        return np.concatenate(found)
 
-    decided = (yield from _states(counts, shape[0] * shape[1], minimum, bits)).reshape(shape)
-    own, left_out, between = np.split(decided, np.cumsum([len(parts), len(chosen)]))
-    for place in range(len(chosen)):
-        hidden = left_out[place] == SMALL
-        for other in range(place):
-            close = [between[pairs.index(pair)] == SMALL for pair in ((place, other), (other, place))]
-            hidden |= (close[0] | close[1]) & (own[other] != SMALL)
-        own[place][hidden] = SMALL
-    return {each: _filled(rows, shown, states) for each, states in zip(parts, own, strict=True)}
+    sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits)
+    decided = yield from decide_conditions(chosen, selected, shown, minimum, bits)
+    states = [*decided, *sizes.reshape(len(others), len(shown))]
+    return {each: _filled(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
 
 
 def _filled(rows: States, shown: NDArray[np.int64], states: States) -> States:
     filled = rows.copy()
     filled[shown] = states
     return filled
-
-
-def _states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:
-    """Of each count: none, fewer than `minimum`, or enough. Only those bits are opened."""
-    enough = yield Compare(
-        label="sets with enough rows", local=counts, thresholds=np.full(length, minimum, np.int64), bits=bits
-    )
-    states = np.where(enough, SHOWN, EMPTY).astype(np.int8)
-    below = np.flatnonzero(~enough)
-    if len(below) and minimum > 1:
-        thresholds = np.ones(len(below), np.int64)
-        some = yield Compare(
-            label="sets without rows", local=lambda table: counts(table)[below], thresholds=thresholds, bits=bits
-        )
-        states[below] = np.where(some, SMALL, EMPTY)
-    return states
