@@ -26,9 +26,10 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
     yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
     yield "secure compare", f"rows >= {minimum} for {_groups(plan)}"
     sets = len(sets_of(plan)) - 1
-    empty = "" if plan.private else ", and which smaller groups are empty"
-    if sets or empty:
-        yield "secure compare", f"which of {sets} sets of rows leave out none{empty}"
+    asked = [f"which of {sets} sets of rows leave out none"] if sets else []
+    asked += [] if plan.private else ["which smaller groups are empty"]
+    if asked:
+        yield "secure compare", ", and ".join(asked)
     if sets:
         yield "secure compare", f"rows >= {minimum} for those that do, in each group with enough rows"
     yield "secure sum", f"{_sums(plan)} for each group with enough rows, in shares of {owners} owners"

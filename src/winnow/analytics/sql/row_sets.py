@@ -117,7 +117,8 @@ def decide_sets(
     def some(table: "OwnerTable") -> NDArray[np.int64]:
         rows = selected.rows(table)
         told = enough[selected.groups.codes(rows)]
-        return np.r_[by_group(table)[asked], [int((told & ~each.mask(rows)).sum()) for each in parts]].astype(np.int64)
+        left_out = np.array([int((told & ~each.mask(rows)).sum()) for each in parts], np.int64)
+        return np.concatenate([by_group(table)[asked], left_out])
 
     length = len(asked) + len(parts)
     nonempty = np.zeros(0, bool)
