@@ -137,6 +137,12 @@ def test_queries_1_and_6_of_tpc_h_are_answered(sql: str) -> None:
         assert own[-8:] == pytest.approx(other[-8:], rel=1e-9)
 
 
+def test_aliases_may_be_called_like_columns_of_winnow_s_own() -> None:
+    sql = "SELECT COUNT(*) AS k0, outcome AS g0, SUM(age) AS g0_error FROM stays GROUP BY 2 HAVING k0 > 1 ORDER BY k0"
+    told = [tuple(row.values()) for row in answer_of(sql, divided(ROWS, 3, seed=1), minimum=1)["rows"]]
+    assert told == pooled_answer(sql, ROWS)
+
+
 # Small groups --------------------------------------------------------------------------------------------------------
 
 

@@ -183,6 +183,8 @@ def test_the_command_answers_explains_writes_and_refuses(folder: Path, capsys: p
     assert call(capsys, "query", "-f", "ask.sql", "--out", "answer.csv").code == 0
     assert (folder / "answer.csv").read_text().splitlines()[0] == '"outcome","n","s"'
     assert "secure compare" in call(capsys, "query", f"EXPLAIN {sql}").out
+    assert call(capsys, "query", sql, "--folder", "runs/q").code == 0
+    assert "home" in call(capsys, "show", "runs/q").out
     refused = call(capsys, "query", sql, "--out", "answer.txt")
     assert refused.err.strip().endswith("answer.txt must end in .parquet or .csv")
     assert "no table 'stay'; did you mean 'stays'?" in call(capsys, "query", "SELECT COUNT(*) FROM stay").err

@@ -2,15 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from winnow.cli.ask_owners import FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
-
-if TYPE_CHECKING:
-    from winnow.analytics.sql.query_answer import QueryAnswer
 
 EXPLAIN = re.compile(r"\s*explain\s+", re.IGNORECASE)
 
@@ -112,9 +109,10 @@ def _answer(
     from time import monotonic
 
     from winnow.analytics.question import read_question
+    from winnow.analytics.sql.answer_table import answer_table
     from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.cli.ask_owners import ask
-    from winnow.cli.console import say, write_json
+    from winnow.cli.console import say, stdout_console, write_json
 
     question, begun = read_question({key: value for key, value in given.items() if value is not None}), monotonic()
     found = QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
@@ -124,24 +122,7 @@ def _answer(
     if as_json:
         write_json(found.answer)
     elif out is None:
-        _show(found)
+        stdout_console().print(answer_table(found))
     for line in found.notes():
         say(line)
     say(f"{len(found.answer['owners'])} owners, {monotonic() - begun:.1f} s.")
-
-
-def _show(found: "QueryAnswer") -> None:
-    from winnow.cli.console import stdout_console
-    from winnow.terminal_tables import table
-
-    rows, names = found.told_rows(), found.told_columns()
-    numbers = [name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)]
-    cells = [[_text(row.get(name)) for name in names] for row in rows]
-    stdout_console().print(table(names, cells, numbers=numbers))
-
-
-def _text(value: object) -> str:
-    """Seven digits; whole numbers as they are."""
-    if value is None:
-        return "–"
-    return f"{value:.7g}" if isinstance(value, float) else str(value)

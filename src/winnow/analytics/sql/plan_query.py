@@ -141,7 +141,7 @@ class _Planner:
             if name is None and isinstance(each, tuple(AGGREGATES)):
                 name = self.reader.read(each)
             if name is not None:
-                return exp.column(name)
+                return exp.column(name, table="released")  # an alias of the statement may have the same name
             if isinstance(each, exp.Column):
                 level = self.source.described(each).level
                 if level == "private":
