@@ -26,6 +26,15 @@ def render_answer(answer: Answer) -> "RenderableType":
         from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
 
         return FittedModel(answer).rendered()
+    if answer["kind"] == "query":
+        from rich.console import Group  # noqa: PLC0415
+
+        from winnow.analytics.sql.answer_table import answer_table  # noqa: PLC0415
+        from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+        from winnow.terminal_tables import plain_text  # noqa: PLC0415
+
+        told = QueryAnswer(answer)
+        return Group(plain_text(answer["sql"]), answer_table(told), *(plain_text(line) for line in told.notes()))
     return "\n".join(f"{name}: {value}" for name, value in answer.items())
 
 

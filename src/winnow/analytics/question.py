@@ -27,6 +27,7 @@ KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.statistics_question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
+    "query": "winnow.analytics.sql.query_question.QueryQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 

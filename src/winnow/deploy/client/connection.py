@@ -47,6 +47,7 @@ from winnow.deploy.wire.transport_registry import open_link
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
+    from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.deploy.client.bundle import JobDescription
 
 RETRY_SECONDS = 20.0
@@ -145,6 +146,14 @@ class Connection:
     ) -> DeployedAnswer:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""
         return ask(self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder)
+
+    def query(self, sql: str, *, owners: Sequence[str] = (), epsilon: float | None = None) -> "QueryAnswer":
+        """The owners' answer to a SELECT statement; with `epsilon` it is noisy and takes from your budget."""
+        from winnow.analytics.question import read_question  # noqa: PLC0415 - most connections ask nothing
+        from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+
+        question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
+        return QueryAnswer(self.ask(question, owners=owners).values)
 
     def job(self, name: str) -> "SubmittedJob":
         return SubmittedJob(self, name)
