@@ -73,7 +73,7 @@ class AnalysisSite:
         book: Callable[[], None],
         identities: SignsOnce,
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
-        site_of: Callable[[int], str] | None = None,
+        site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
@@ -185,14 +185,16 @@ class AnalysisSite:
             self._check_names(listed, self._site_of)
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
 
-    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str]) -> None:
+    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str | None]) -> None:
         """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
         try:
             wrong = [each for each in listed if site_of(each.client) != each.owner]
         except ProtocolError as error:
             raise SharesError(str(error)) from error
         if wrong:
-            raise SharesError(f"the server calls client {wrong[0].client} {one_line(wrong[0].owner)}; it is another site")
+            raise SharesError(
+                f"the server calls client {wrong[0].client} {one_line(wrong[0].owner)}; it is another site"
+            )
 
     def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
         """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""

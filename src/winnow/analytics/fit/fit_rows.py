@@ -91,7 +91,9 @@ def checked_sample(sample: FitRows, minimum: int, class_names: tuple[str, ...] =
     )
     terms = len(sample.design.columns)
     if counts.sum() < ROWS_A_TERM * terms:
-        raise ConfigError(f"{counts.sum():,} complete rows are too few for {terms:,} terms; {ROWS_A_TERM} each are needed")
+        raise ConfigError(
+            f"{counts.sum():,} complete rows are too few for {terms:,} terms; {ROWS_A_TERM} each are needed"
+        )
     return replace(sample, counts=tuple(int(each) for each in counts))
 
 
