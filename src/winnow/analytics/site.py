@@ -31,7 +31,6 @@ from winnow.privacy.shares.party import SecureStep, StepParty
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
-
 RESTARTED_STAGE = "restarted"
 """The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
 
@@ -181,11 +180,10 @@ class AnalysisSite:
         listed = decode_statements(statements)
         if not any(each.client == self._client and each.terms == self._terms for each in listed):
             raise SharesError("the server's list of terms has not those of this owner")
-        if self._site_of is not None:
-            self._check_names(listed, self._site_of)
+        self._check_names(listed)
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
 
-    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str | None]) -> None:
+    def _check_names(self, listed: Sequence[Statement]) -> None:
         """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
         try:
             wrong = [each for each in listed if site_of(each.client) != each.owner]
