@@ -17,6 +17,8 @@ from winnow.analytics.program import Compare, Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
 
+ROWS_A_TERM = 3
+"""With fewer, sums of products say so much that rows could be worked out from them."""
 Response = Callable[[OwnerTable], NDArray[np.float64]]
 """The response of each row, NaN where it is missing; of classes their numbers."""
 Cell = tuple[str, tuple[int, ...]]
@@ -87,6 +89,11 @@ def checked_sample(sample: FitRows, minimum: int, class_names: tuple[str, ...] =
         local=sample.class_counts,
         length=sample.classes,
     )
+    terms = len(sample.design.columns)
+    if counts.sum() < ROWS_A_TERM * terms:
+        raise ConfigError(
+            f"{counts.sum():,} complete rows are too few for {terms:,} terms; {ROWS_A_TERM} each are needed"
+        )
     return replace(sample, counts=tuple(int(each) for each in counts))
 
 

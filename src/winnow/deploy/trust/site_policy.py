@@ -40,7 +40,7 @@ class SiteQueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields
 
     tables: tuple[str, ...]
     allow: tuple[Permission, ...]
-    minimum: Annotated[int, Meta(ge=1)] = 10
+    minimum: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10
     rows: Annotated[int, Meta(ge=0)] = 0
     """How many rows as they are an answer may show at most."""
     owners: Annotated[int, Meta(ge=1)] = 2
