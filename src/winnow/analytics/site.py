@@ -186,13 +186,12 @@ class AnalysisSite:
     def _check_names(self, listed: Sequence[Statement]) -> None:
         """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
         try:
-            wrong = [each for each in listed if site_of(each.client) != each.owner]
+            wrong = [each for each in listed if self._site_of and self._site_of(each.client) != each.owner]
         except ProtocolError as error:
             raise SharesError(str(error)) from error
         if wrong:
-            raise SharesError(
-                f"the server calls client {wrong[0].client} {one_line(wrong[0].owner)}; it is another site"
-            )
+            number, name = wrong[0].client, one_line(wrong[0].owner)
+            raise SharesError(f"the server calls client {number} {name}; it is another site")
 
     def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
         """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""
