@@ -123,4 +123,28 @@ class Stopped(Event):
     reason: str
 
 
-AnyEvent: TypeAlias = Evaluated | Selected | Scored | Rejected | RoundFinished | Assessed | PolicyApplied | Stopped
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released(Event):
+    """A step of an analysis opened so many `cells`, while `hidden` others had too few rows behind them; with noise,
+    what ε that cost by itself.
+    """
+
+    kind = "released"
+    step: str
+    cells: int
+    hidden: int = 0
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered(Event):
+    """The question of an analysis is answered: in which file, and that file's SHA-256."""
+
+    kind = "answered"
+    file: str
+    digest: str
+
+
+AnyEvent: TypeAlias = (
+    Evaluated | Selected | Scored | Rejected | RoundFinished | Assessed | PolicyApplied | Stopped | Released | Answered
+)

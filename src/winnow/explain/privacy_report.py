@@ -8,6 +8,7 @@ from winnow.core import ConfigError
 from winnow.core.join_names import listed
 from winnow.explain.privacy_lint import (
     adds_local_noise,
+    asks_for_units,
     privacy_warnings,
     profiles_by_class,
     reports_model_losses,
@@ -45,6 +46,12 @@ class PrivacyReport:
     """The privacy that a run has cost so far, by guarantee."""
     forecast: tuple[str, ...] = ()
     """How long budgets last, before a run has spent anything, and the noise with which they last to the end."""
+
+
+UNITS = (
+    "the units of the table: mean, standard deviation and missing values of each column, and how many rows have which "
+    "value, over all owners together and under their rules"
+)
 
 
 def make_privacy_report(experiment: Experiment, spent: Mapping[str, float] | None = None) -> PrivacyReport:
@@ -150,6 +157,8 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
             "which class are taken for which, where a site's policy allows it"
         )
     yield "how many samples each client has, which clients were selected, and when each replied"
+    if asks_for_units(experiment):
+        yield UNITS
 
 
 def _updates(experiment: Experiment) -> str:
@@ -196,6 +205,8 @@ def _to_sites(experiment: Experiment) -> Iterator[str]:
     yield "every model they receive; the difference of two consecutive models reveals the aggregate update of a round"
     if isinstance(experiment.collect, SecureAggregation | HomomorphicAggregation):
         yield "who else takes part in the same round, and how much data each has relative to the largest"
+    if asks_for_units(experiment):
+        yield UNITS
 
 
 def _in_result(experiment: Experiment) -> Iterator[str]:
