@@ -1,5 +1,6 @@
 """Fits over several owners against statsmodels and scikit-learn on the pooled rows."""
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -319,3 +320,34 @@ def test_rows_to_predict_must_have_the_columns_and_known_levels(frame: pd.DataFr
         found.predict([{"age": 1.0, "ward": "z"}])
     assert found.predict([{"age": 50.0, "ward": "e"}]).shape == (1,)
     assert "std. error" in found.summary()
+
+
+def test_no_cluster_can_be_worked_out_from_what_is_left(frame: pd.DataFrame) -> None:
+    """One row far from all others makes a cell of its own, which the total less all other cells would tell."""
+    few = frame.dropna().copy()
+    few.loc[few.index[0], ["age", "dose", "year"]] = [0.0, 50.0, 1990.0]
+    seen = watched(few, FitQuestion(table="stays", model="kmeans", columns=("age", "dose", "year"), clusters=3))
+    told = 0
+    for step, opened in seen:
+        if isinstance(step, Sum) and step.label.startswith("sums, cells"):
+            left = len(few) - sum(int(size) for size in opened[:: 3 + 2])
+            assert left == 0 or left >= MINIMUM
+            told += left > 0
+    assert told
+
+
+def test_the_margin_of_two_steps_differs_by_enough_rows_or_the_search_ends(frame: pd.DataFrame) -> None:
+    rows = frame.dropna().copy()
+    chance = np.random.default_rng(2).uniform(size=len(rows))
+    rows["died"] = np.where((rows.age > 55) ^ (chance < 0.05), "yes", "no")
+    seen = watched(rows, FitQuestion(table="stays", model="svm", formula="died ~ age + dose", features=20))
+    sums = [opened for step, opened in seen if isinstance(step, Sum) and "inside the margin" in step.label]
+    size = 20 + 1
+    last = size * (size + 1) // 2 - 1  # the constant's own square: how many rows are inside
+    scale = len(rows) / int(sums[0][last])
+    inside = [round(int(each[last]) * scale) for each in sums]
+    assert len(inside) > 2
+    assert all(abs(one - other) >= MINIMUM for one, other in combinations(inside, 2))
+    final, _ = [(step, opened) for step, opened in seen if isinstance(step, Compare)][-1]
+    assert len(final.thresholds) == 1 + len(inside)  # against every step that was summed
+    assert (final.thresholds == MINIMUM).all()
