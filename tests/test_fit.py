@@ -94,6 +94,7 @@ def compare(found: FittedModel, reference: Any, names: dict[str, str]) -> None:
     assert len(found.answer["terms"]) == len(reference.params)
 
 
+CATEGORIES = {f"ward[{ward}]": f"C(ward)[T.{ward}]" for ward in "bcd"} | {"sex[m]": "C(sex)[T.m]"}
 WARDS = {f"ward[{ward}]": f"C(ward)[T.{ward}]" for ward in "bcd"}
 
 
@@ -320,6 +321,30 @@ def test_rows_to_predict_must_have_the_columns_and_known_levels(frame: pd.DataFr
         found.predict([{"age": 1.0, "ward": "z"}])
     assert found.predict([{"age": 50.0, "ward": "e"}]).shape == (1,)
     assert "std. error" in found.summary()
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+def test_rows_with_a_combination_that_few_have_are_left_out(frame: pd.DataFrame, model: str) -> None:
+    """XᵀX counts the rows that have two levels, which must not be few, though each level has many."""
+    rows = frame.dropna()
+    both = rows[(rows.ward == "b") & (rows.sex == "m")].index
+    few, kept = rows.drop(both[3:]), rows.drop(both)
+    formula = "cost ~ age + ward + sex" if model == "linear" else "died ~ age + ward + sex"
+    found = fitted(few, 2, model=model, formula=formula)
+    assert found.answer["rare"] == 1
+    assert found.rows == len(kept)
+    assert "combinations of values" in found.summary()
+    kept = kept.assign(died=(kept.died == "yes").astype(float))
+    of = smf.ols if model == "linear" else smf.logit
+    compare(found, of(formula.replace("ward", "C(ward)").replace("sex", "C(sex)"), kept).fit(), CATEGORIES)
+    seen = watched(few, FitQuestion(table="stays", model=model, formula=formula))
+    size = len(found.answer["terms"])
+    gram = next(opened for step, opened in seen if isinstance(step, Sum) and step.label.startswith("XᵀX"))
+    entries = np.array([int(each) for each in gram], float) * len(kept) / int(gram[0])
+    named = [name["term"] for name in found.answer["terms"]]
+    width = size + (model == "linear")
+    at = {pair: place for place, pair in enumerate(zip(*np.triu_indices(width), strict=True))}
+    assert entries[at[named.index("ward[b]"), named.index("sex[m]")]] == 0
 
 
 def test_no_cluster_can_be_worked_out_from_what_is_left(frame: pd.DataFrame) -> None:
