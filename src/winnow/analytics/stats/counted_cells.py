@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.stats.local_sums import bins_of, count_cells, pair_sums, present_and_missing
+from winnow.analytics.stats.moments import Pair
 from winnow.analytics.stats.opened_counts import OpenedCounts
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.significance_tests import SignificanceTest
@@ -39,7 +39,7 @@ def counted_columns(plan: StatisticsPlan, tests: Iterable[SignificanceTest]) -> 
 
 
 def cell_tables(
-    plan: StatisticsPlan, edges: Edges, tests: Iterable[SignificanceTest], *, correlation: bool
+    plan: StatisticsPlan, edges: Edges, tests: Iterable[SignificanceTest], pairs: Iterable[Pair]
 ) -> dict[Key, CellTable]:
     found = list[CellTable]()
     for key, (column, grouping) in counted_columns(plan, tests).items():
@@ -55,7 +55,7 @@ def cell_tables(
         bins = partial(bins_of, number, edges[number.name])
         key = key_of("bins", number, plan.grouping)
         found.append(_by_group(key, bins, len(edges[number.name]) - 1, plan.grouping))
-    for pair in combinations(plan.numbers, 2) if correlation else ():
+    for pair in pairs:
         if pair[0].missing and pair[1].missing:
             found.append(CellTable(key=pair_key(*pair), shape=(1, 1), count=partial(_with_both, pair)))
     return {table.key: table for table in found}
@@ -82,6 +82,6 @@ def _present_or_missing(place: int, column: Column, grouping: Grouping, table: "
     return rows
 
 
-def _with_both(pair: tuple[NumberColumn, NumberColumn], table: "OwnerTable") -> NDArray[np.int64]:
+def _with_both(pair: Pair, table: "OwnerTable") -> NDArray[np.int64]:
     rows: NDArray[np.int64] = pair_sums(pair, table)[:1].astype(np.int64)
     return rows

@@ -1,11 +1,10 @@
 """The statistics program without noise: minimum counts protect, and what is told is exact."""
 
-from itertools import combinations
-
 import numpy as np
 
 from winnow.analytics.program import Program
 from winnow.analytics.question import Answer, MergedTerms
+from winnow.analytics.stats.correlated_pairs import correlated_pairs
 from winnow.analytics.stats.counted_cells import Column, Edges, cell_tables, counted_columns, key_of, rows_with_both
 from winnow.analytics.stats.exact_answer import OpenedStatistics
 from winnow.analytics.stats.moments import GroupedColumn, open_moments
@@ -33,7 +32,8 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
     size = yield from size_up(plan, read_tests(question.tests, terms.declaration))
     plan, tests, bits, minimum = size.plan, size.tests, size.bits, terms.minimum
     edges = yield from _edges(question, plan, minimum, bits)
-    tables = cell_tables(plan, edges, tests, correlation=question.correlation)
+    pairs = (yield from correlated_pairs(plan.numbers, minimum, bits)) if question.correlation else []
+    tables = cell_tables(plan, edges, tests, pairs)
     counts = (yield from open_counts(tables, minimum, bits)) if tables else OpenedCounts({}, 0)
     _check_rows(plan, counts, minimum)
     profiles = {
@@ -41,7 +41,6 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
         for key, (column, grouping) in counted_columns(plan, tests).items()
         if isinstance(column, NumberColumn)
     }
-    pairs = combinations(plan.numbers, 2) if question.correlation else ()
     with_both = {pair: rows for pair in pairs if (rows := rows_with_both(*pair, plan.grouping, counts))}
     spreads, correlations = yield from open_moments(list(profiles.values()), with_both, bits)
     opened = OpenedStatistics(
@@ -84,7 +83,7 @@ def _edges(question: StatisticsQuestion, plan: StatisticsPlan, minimum: int, bit
     inner = {column.name: (column.low, column.high) for column in plan.numbers}
     if question.histogram_range == "quantiles":
         every = StatisticsPlan(numbers=plan.numbers, categories=(), grouping=EVERYBODY, order=(), skipped={})
-        counts = yield from open_counts(cell_tables(every, {}, (), correlation=False), minimum, bits)
+        counts = yield from open_counts(cell_tables(every, {}, (), ()), minimum, bits)
         quantiles = yield from _quantiles(OUTER_QUANTILES, every, counts, minimum, bits)
         for column in plan.numbers:
             low, high = (quantiles[column.name, TOTAL, level] for level in OUTER_QUANTILES)
