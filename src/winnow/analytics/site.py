@@ -58,13 +58,13 @@ class SignsOnce(Protocol):
 
 
 class AnalysisSite:
-    """One owner; `table` is None at a helper, which computes without rows."""
+    """One owner; a helper, which computes without rows, has neither `table` nor `terms`."""
 
     def __init__(
         self,
         question: Question,
         table: "OwnerTable | None",
-        terms: QueryTerms,
+        terms: QueryTerms | None,
         *,
         client: int,
         noise_seed: bytes,
@@ -78,7 +78,7 @@ class AnalysisSite:
         `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
         """
         self._question, self._table, self._client = question, table, client
-        self._terms = "" if table is None else terms.model_dump_json()
+        self._terms = "" if terms is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
         self._on_match = on_match
         self._rows: OwnerTable | None = None
