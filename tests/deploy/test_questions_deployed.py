@@ -124,5 +124,5 @@ def test_a_helper_computes_for_two_owners_where_its_policy_says_so(tmp_path: Pat
         assert answer.owners == ("east", "north")
         assert computed == {(0, 1, 2)}
         world.allow("helper = false\n", "trusted")
-        with pytest.raises(RunError, match="^trusted refuses: lead ana of Institute may not ask questions here$"):
+        with pytest.raises(RunError, match=r"^trusted refuses: lead ana of Institute may not ask questions here$"):
             connection.ask(question, owners=("east", "north", "trusted"))

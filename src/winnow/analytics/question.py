@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from winnow.analytics.permissions import Permission
 from winnow.analytics.tables.compare_declarations import merge_declarations
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Answer: TypeAlias = dict[str, Any]
 """Plain values that JSON can hold."""
 
+MAX_MINIMUM = 1_000_000_000
+"""Below 2³⁰: a threshold that comparisons had no room for would come out on the wrong side."""
+MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-3, 1e3, 1e-30
+
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.statistics_question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
@@ -35,7 +39,7 @@ class QueryTerms(Settings):
     """What an owner says when a question is put to it: what its rows look like, and what it allows."""
 
     declaration: TableDeclaration
-    minimum: int = Field(default=10, ge=1)
+    minimum: int = Field(default=10, ge=1, le=MAX_MINIMUM)
     """Fewer rows than these stand behind nothing that is opened."""
     allow: tuple[Permission, ...]
     owners: int = Field(default=2, ge=1)
@@ -61,7 +65,15 @@ class Question(Settings):
     table: str = Field(min_length=1)
     epsilon: float | None = Field(default=None, gt=0)
     """With it, noise is added so that the answer is (ε, δ)-differentially private; without, minimum counts protect."""
-    delta: float = Field(default=1e-6, gt=0, lt=1)
+    delta: float = Field(default=1e-6, ge=MIN_DELTA, lt=1)
+
+    @field_validator("epsilon")
+    @classmethod
+    def _can_be_drawn(cls, epsilon: float | None) -> float | None:
+        """Beyond these the noise could not be drawn, or would be none."""
+        if epsilon is not None and not MIN_EPSILON <= epsilon <= MAX_EPSILON:
+            raise ValueError(f"must be between {MIN_EPSILON:g} and {MAX_EPSILON:g}")
+        return epsilon
 
     def needs(self) -> frozenset[Permission]:
         """What owners have to allow."""

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.agreement import SERVER, Agreement, decode_statements, encode_statements
+from winnow.analytics.agreement import SERVER, Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
+from winnow.core.untrusted_text import one_line
 from winnow.learn.secure_randomness import secure_generator
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
@@ -72,15 +73,17 @@ class AnalysisSite:
         book: Callable[[], None],
         identities: SignsOnce,
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
+        site_of: Callable[[int], str] | None = None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
         `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
+        `site_of` is the name in the certificate of a client's site, by which names in the list of terms are checked.
         """
         self._question, self._table, self._client = question, table, client
         self._terms = "" if terms is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
-        self._on_match = on_match
+        self._on_match, self._site_of = on_match, site_of
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
@@ -178,7 +181,20 @@ class AnalysisSite:
         listed = decode_statements(statements)
         if not any(each.client == self._client and each.terms == self._terms for each in listed):
             raise SharesError("the server's list of terms has not those of this owner")
+        if self._site_of is not None:
+            self._check_names(listed, self._site_of)
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
+
+    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str]) -> None:
+        """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
+        try:
+            wrong = [each for each in listed if site_of(each.client) != each.owner]
+        except ProtocolError as error:
+            raise SharesError(str(error)) from error
+        if wrong:
+            raise SharesError(
+                f"the server calls client {wrong[0].client} {one_line(wrong[0].owner)}; it is another site"
+            )
 
     def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
         """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""

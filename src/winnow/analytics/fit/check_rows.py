@@ -19,6 +19,8 @@ from winnow.analytics.fit.fit_rows import Cell, FitRows
 from winnow.analytics.program import Compare, Program, Sum
 from winnow.core import ConfigError
 
+ROWS_A_TERM = 3
+"""With fewer, sums of products say so much that rows could be worked out from them."""
 RARE_PASSES = 6
 """Rows that are left out may make further combinations rare; so often that is tried."""
 
@@ -46,6 +48,11 @@ def checked_sample(
         local=sample.class_counts,
         length=sample.classes,
     )
+    terms = len(sample.design.columns)
+    if counts.sum() < ROWS_A_TERM * terms:
+        raise ConfigError(
+            f"{counts.sum():,} complete rows are too few for {terms:,} terms; {ROWS_A_TERM} each are needed"
+        )
     return replace(sample, counts=tuple(int(each) for each in counts))
 
 

@@ -3,8 +3,7 @@
 Seeds as in k-means‖ (Bahmani et al., 2012), but from sums: rows are divided among many cells around points drawn from
 the columns' means and covariances; the cells' means, with how many rows each has, are few enough for everybody to look
 for the best seeds among them. A cell or cluster that fewer rows than the minimum belong to is never summed; its centre
-moves elsewhere. As all rows together are known, another cluster is not summed either where those left out would be too
-few together; and as two iterations differ by the rows that change their cluster, a search ends when these are too few.
+moves elsewhere.
 """
 
 from functools import partial
@@ -37,9 +36,7 @@ STILL = 1e-3
 class Assigned(NamedTuple):
     """What is known of each centre's rows; nothing of those with too few."""
 
-    few: NDArray[np.bool_]
     shown: NDArray[np.bool_]
-    """Those that were summed: not all others have too few rows."""
     sizes: NDArray[np.int64]
     means: Matrix
     squares: NDArray[np.float64]
@@ -56,18 +53,33 @@ class _Rows:
     def assign(
         self, groups: NDArray[np.float64], label: str, before: NDArray[np.float64] | None = None
     ) -> Program[list[Assigned]]:
-        """For each group of centres (groups × centres × columns). Nothing is shown of a group to which too few rows
-        came since its centres were those `before`.
+        """For each group of centres (groups × centres × columns).
+
+        Sums over all rows are known. So the rows of centres with too few must be none or enough together, or those of
+        another centre are not summed either. The sums of the centres `before` are known, too: where too few rows have
+        changed to another centre since, nothing is summed.
         """
         count, centres, columns = groups.shape
-        enough = yield Compare(
+        shown = yield Compare(
             label=f"enough rows, {label}",
-            local=partial(self._sizes_and_changes, groups, before),
-            thresholds=np.full(count * centres + (0 if before is None else count), self._minimum),
+            local=partial(self._sizes, groups),
+            thresholds=np.full(count * centres, self._minimum),
         )
-        few = ~enough[: count * centres].astype(bool).reshape(count, centres)
-        shown = ~few if before is None else ~few & enough[count * centres :].astype(bool)[:, None]
-        shown = (yield from self._with_company(groups, few, shown, label)).reshape(-1)
+        hidden = ~shown.reshape(count, centres)
+
+        def others(table: OwnerTable) -> NDArray[np.int64]:
+            left_over = (self._sizes(groups, table).reshape(hidden.shape) * hidden).sum(axis=1)
+            changed = self._changed(groups, before, table)
+            return np.stack([left_over, left_over, changed], axis=1).reshape(-1)
+
+        thresholds = np.tile([1, self._minimum, self._minimum], count)
+        bits = yield Compare(label=f"rows of all others, {label}", local=others, thresholds=thresholds)
+        for group, (some, enough, changed) in enumerate(bits.reshape(count, 3)):
+            of_group = shown[group * centres : (group + 1) * centres]
+            if not changed:
+                of_group[:] = False
+            elif some and not enough:
+                of_group[int(np.argmax(of_group))] = False
         opened = yield Sum(
             label=f"sums, {label}",
             local=partial(self._totals, groups, shown),
@@ -79,46 +91,27 @@ class _Rows:
         real = self._sums.real(table[:, 1:].reshape(-1)).reshape(count, centres, columns + 1)
         sizes, shown = table[:, 0].astype(np.int64).reshape(count, centres), shown.reshape(count, centres)
         means = real[..., :-1] / np.maximum(sizes, 1)[..., None]
-        return [Assigned(few[i], shown[i], sizes[i], means[i], real[i, :, -1]) for i in range(count)]
-
-    def _with_company(
-        self, groups: NDArray[np.float64], few: NDArray[np.bool_], shown: NDArray[np.bool_], label: str
-    ) -> Program[NDArray[np.bool_]]:
-        """Which centres may be summed: one less where the rows of those with too few are too few together."""
-        unsure = np.flatnonzero(few.any(axis=1) & shown.any(axis=1))
-        if not len(unsure):
-            return shown
-        together = yield Compare(
-            label=f"rows left out, {label}",
-            local=lambda table: np.tile((self._sizes(groups[unsure], table) * few[unsure]).sum(axis=1), 2),
-            thresholds=np.repeat([self._minimum, 1], len(unsure)),
-        )
-        enough, some = together.astype(bool).reshape(2, -1)
-        shown = shown.copy()
-        for group in unsure[some & ~enough]:
-            shown[group, np.argmax(shown[group])] = False
-        return shown
+        return [Assigned(shown[i], sizes[i], means[i], real[i, :, -1]) for i in range(count)]
 
     def _scaled(self, table: OwnerTable) -> Matrix:
         matrix, _ = self._sample.complete(table)
         return (matrix - self._moments.mean) / self._moments.deviation
 
-    def _nearest(self, groups: NDArray[np.float64], table: OwnerTable) -> NDArray[np.int64]:
-        """The place of each row's centre, by group."""
-        rows = self._scaled(table)
-        return np.stack([np.argmin(squared_distances(rows, each), axis=1) for each in groups])
-
     def _sizes(self, groups: NDArray[np.float64], table: OwnerTable) -> NDArray[np.int64]:
-        return np.stack([np.bincount(each, minlength=groups.shape[1]) for each in self._nearest(groups, table)])
+        rows = self._scaled(table)
+        return np.concatenate(
+            [np.bincount(np.argmin(squared_distances(rows, each), axis=1), minlength=len(each)) for each in groups]
+        )
 
-    def _sizes_and_changes(
+    def _changed(
         self, groups: NDArray[np.float64], before: NDArray[np.float64] | None, table: OwnerTable
     ) -> NDArray[np.int64]:
-        sizes = self._sizes(groups, table).reshape(-1)
+        """Rows whose nearest centre is another one than before; all of them if there was none."""
+        rows = self._scaled(table)
         if before is None:
-            return sizes
-        changed = self._nearest(groups, table) != self._nearest(before, table)
-        return np.concatenate([sizes, changed.sum(axis=1)])
+            return np.full(len(groups), len(rows))
+        nearest = [[np.argmin(squared_distances(rows, each), axis=1) for each in both] for both in (groups, before)]
+        return np.array([(now != then).sum() for now, then in zip(*nearest, strict=True)], np.int64)
 
     def _totals(self, groups: NDArray[np.float64], shown: NDArray[np.bool_], table: OwnerTable) -> NDArray[np.int64]:
         rows, found = self._scaled(table), []
@@ -138,18 +131,18 @@ def kmeans_program(sample: FitRows, clusters: int, minimum: int, seed: int) -> P
     centres = yield from _seeds(rows, moments, clusters, seed)
     best: tuple[float, Matrix, NDArray[np.int64]] | None = None
     moving = np.ones(len(centres), bool)
-    steps, before = 0, None
+    steps, before = 0, centres
     while moving.any() and steps < MAX_ITERATIONS:
         steps += 1
         active = np.flatnonzero(moving)
-        earlier = None if before is None else before[active]
-        assigned = yield from rows.assign(centres[active], f"iteration {steps}", earlier)
+        known = before[active] if steps > 1 else None
+        assigned = yield from rows.assign(centres[active], f"iteration {steps}", known)
         before = centres.copy()
         for place, here in zip(active, assigned, strict=True):
-            inertia = float(here.squares.sum())
-            if here.shown.all() and (best is None or inertia < best[0]):
-                best = (inertia, centres[place].copy(), here.sizes)
             moved = _moved(centres[place], here)
+            inertia = float((here.squares - here.sizes * ((moved - centres[place]) ** 2).sum(axis=1)).sum())
+            if here.shown.all() and (best is None or inertia < best[0]):
+                best = (inertia, moved.copy(), here.sizes)
             moving[place] = bool(np.abs(moved - centres[place]).max() > STILL)
             centres[place] = moved
     if best is None:
@@ -174,25 +167,25 @@ def _seeds(rows: _Rows, moments: Moments, clusters: int, seed: int) -> Program[N
     cells = rng.standard_normal((min(CELLS * clusters, MAX_CELLS), len(deviation))) @ root.T
     points, weights = np.zeros((0, len(deviation))), np.zeros(0)
     for number in range(1, CELL_PASSES + 1):
-        ((few, shown, sizes, means, _),) = yield from rows.assign(cells[None], f"cells {number}")
+        ((shown, sizes, means, _),) = yield from rows.assign(cells[None], f"cells {number}")
         points, weights = means[shown], sizes[shown].astype(float)
         if not len(points):
             break
         # Cells with too few rows move to where there are many.
         beside = np.searchsorted(np.cumsum(weights), rng.uniform(0, weights.sum(), len(cells)), side="right")
         around = points[beside.clip(0, len(points) - 1)] + 0.5 * rng.standard_normal(cells.shape)
-        cells = np.where(shown[:, None], means, np.where(few[:, None], around, cells))
+        cells = np.where(shown[:, None], means, around)
     if len(points) < clusters:
         raise ConfigError(f"too few rows for {clusters} clusters; ask for fewer clusters")
     return best_centres(points, weights, clusters, rng, tries=TRIES, kept=SEARCHES)
 
 
 def _moved(centres: Matrix, here: Assigned) -> Matrix:
-    """Every centre to the mean of its rows, where that is shown; one with too few beside that of the widest cluster."""
+    """Every centre to the mean of its rows; one with too few beside that of the widest cluster."""
     moved = np.where(here.shown[:, None], here.means, centres)
     if here.shown.any():
         widest = int(np.argmax(np.where(here.shown, here.squares, -np.inf)))
         spread = np.sqrt(here.squares[widest] / here.sizes[widest] / centres.shape[1])
-        for number, lonely in enumerate(np.flatnonzero(here.few), 1):
+        for number, lonely in enumerate(np.flatnonzero(~here.shown), 1):
             moved[lonely] = moved[widest] + number * 0.5 * spread * (-1.0) ** np.arange(centres.shape[1])
     return moved

@@ -41,6 +41,7 @@ def analysis_handlers(
         submission=submission,
         book=cache(identities.book),
         identities=identities,
+        site_of=identities.site,
         on_match=lambda identifiers: _keep(identifiers, Path(prepare.folder) / RESULTS / COMMON_FILE),
     )
     return SiteHandlers(site=None, handlers=site.handlers(), volatile=frozenset({ANALYSIS_STEP}))
