@@ -10,6 +10,7 @@ import pytest
 from table_world import NOISE_RULE, RULE, SECTION, TableWorld, running, stays
 
 from command_line import call
+from waiting import eventually
 from winnow.analytics.program import run_plain
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.core import AnyEvent, ConfigError, RoundFinished, RunError
@@ -102,6 +103,15 @@ def test_an_owner_that_does_not_answer_is_named(world: TableWorld, connection: C
             connection.ask(StatisticsQuestion(table="stays"), timeout=5)
     finally:
         os.kill(silent, signal.SIGCONT)
+    eventually(lambda: all(site.connected for site in connection.sites()))
+    try:
+        with pytest.raises(RunError, match="west"):
+            connection.ask(
+                StatisticsQuestion(table="stays"), timeout=5, on_event=lambda event: os.kill(silent, signal.SIGSTOP)
+            )
+    finally:
+        os.kill(silent, signal.SIGCONT)
+    assert connection.jobs()[-1].status in ("aborted", "failed")
     answer = connection.ask(StatisticsQuestion(table="stays", columns=("age",)), owners=("east", "north"))
     assert answer.owners == ("east", "north")
 

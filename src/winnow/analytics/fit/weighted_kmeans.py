@@ -22,8 +22,8 @@ def best_centres(
 
 
 def squared_distances(points: Matrix, centres: Matrix) -> Matrix:
-    distances = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
-    return np.asarray(np.maximum(distances, 0.0), np.float64)
+    distances: Matrix = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
+    return np.maximum(distances, 0.0)
 
 
 def _seeds(points: Matrix, weights: Vector, clusters: int, rng: np.random.Generator) -> Matrix:

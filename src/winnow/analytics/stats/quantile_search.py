@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STEPS = 1 << 17
 """The range is divided into so many; a quantile is told to half of one."""
 ARITIES = (64, 16, 8, 4)
-COMPARISONS_A_ROUND = 1000
+COMPARISONS_A_ROUND = 150
 """Up to so many comparisons, fewer rounds with more of them cost less."""
 
 Quantiles: TypeAlias = Mapping[tuple[str, int, float], float | None]

@@ -18,7 +18,7 @@ from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import RequestRefusedError
-from winnow.deploy.wire.messages import EVENT_KIND, JobInfo
+from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo
 from winnow.runs import file_names
 from winnow.runs.event_log import decode_event
 
@@ -142,10 +142,12 @@ def _give_up(job: "SubmittedJob", reason: str) -> None:
 
 
 def _watch(job: "SubmittedJob", on_event: OnEvent, on_line: OnLine) -> JobInfo:
-    """Follow a running job to its end."""
+    """Follow a running job to its end. An owner that is lost ends it: without all of them there is no answer."""
     for line in job.lines():
         if line.kind == EVENT_KIND:
             on_event(decode_event(line.text.encode()))
+        elif line.kind == SITE_LOST_KIND:
+            _give_up(job, line.text)
         else:
             on_line(f"{line.source}: {line.text}")
     return job.state()
