@@ -75,4 +75,5 @@ def _columns_of(cells: Sequence[Sequence[Cell]]) -> list[str]:
 
 def _has_levels(codes: Mapping[str, NDArray[np.int64]], cell: Sequence[Cell]) -> NDArray[np.bool_]:
     """Which rows have all the levels of a cell."""
-    return np.logical_and.reduce([np.isin(codes[column], levels) for column, levels in cell])
+    found: NDArray[np.bool_] = np.all([np.isin(codes[column], levels) for column, levels in cell], axis=0)
+    return found
