@@ -347,6 +347,17 @@ def test_rows_with_a_combination_that_few_have_are_left_out(frame: pd.DataFrame,
     assert entries[at[named.index("ward[b]"), named.index("sex[m]")]] == 0
 
 
+def test_a_level_whose_combinations_are_all_rare_joins_another(frame: pd.DataFrame) -> None:
+    rows = frame.dropna()
+    burnt = rows[rows.ward == "d"]
+    some = pd.concat([burnt[burnt.sex == "f"].head(6), burnt[burnt.sex == "m"].head(6)])
+    few = pd.concat([rows[rows.ward != "d"], some])
+    found = fitted(few, 2, model="linear", formula="cost ~ age + ward + sex")
+    assert (found.rows, found.answer["rare"], found.answer["pooled"]) == (len(few), 0, ["ward[e]", "ward[d]"])
+    merged = few.assign(ward=few.ward.replace("d", "a"))
+    compare(found, smf.ols("cost ~ age + C(ward) + C(sex)", merged).fit(), CATEGORIES)
+
+
 def test_no_cluster_can_be_worked_out_from_what_is_left(frame: pd.DataFrame) -> None:
     """One row far from all others makes a cell of its own, which the total less all other cells would tell."""
     few = frame.dropna().copy()

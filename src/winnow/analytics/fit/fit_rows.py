@@ -41,9 +41,9 @@ class FitRows:
         matrix = self.design.matrix(table)
         response = np.zeros(len(table)) if self.response is None else self.response(table)
         kept = np.isfinite(matrix).all(axis=1) & np.isfinite(response)
-        codes = {column: table.codes(column) for column in _columns_of(self.rare)}
+        masks = _masks(table, self.rare)
         for cell in self.rare:
-            kept &= ~_has_levels(codes, cell)
+            kept &= ~_has_levels(masks, cell)
         return matrix, response, kept
 
     def class_counts(self, table: OwnerTable) -> NDArray[np.int64]:
@@ -55,25 +55,28 @@ class FitRows:
         """Complete rows of each class (second) that have all the levels of a cell (first)."""
         _, response, kept = self._selected(table)
         classes = self._class_of(response[kept])
-        codes = {column: table.codes(column)[kept] for column in _columns_of(cells)}
-        found = [np.bincount(classes[_has_levels(codes, cell)], minlength=self.classes) for cell in cells]
+        masks = {each: mask[kept] for each, mask in _masks(table, cells).items()}
+        found = [np.bincount(classes[_has_levels(masks, cell)], minlength=self.classes) for cell in cells]
         return np.stack(found)
 
     def cell_counts(self, cells: Sequence[Sequence[Cell]], table: OwnerTable) -> NDArray[np.int64]:
         """Complete rows that have all the levels of each cell."""
         _, _, kept = self._selected(table)
-        codes = {column: table.codes(column)[kept] for column in _columns_of(cells)}
-        return np.array([_has_levels(codes, cell).sum() for cell in cells], np.int64)
+        masks = {each: mask[kept] for each, mask in _masks(table, cells).items()}
+        return np.array([np.count_nonzero(_has_levels(masks, cell)) for cell in cells], np.int64)
 
     def _class_of(self, response: NDArray[np.float64]) -> NDArray[np.int64]:
         return response.astype(np.int64) if self.classes > 1 else np.zeros(len(response), np.int64)
 
 
-def _columns_of(cells: Sequence[Sequence[Cell]]) -> list[str]:
-    return list(dict.fromkeys(column for cell in cells for column, _ in cell))
+def _masks(table: OwnerTable, cells: Sequence[Sequence[Cell]]) -> dict[Cell, NDArray[np.bool_]]:
+    """For each column and levels in the cells, which rows have one of them."""
+    wanted = dict.fromkeys(each for cell in cells for each in cell)
+    codes = {column: table.codes(column) for column in dict.fromkeys(column for column, _ in wanted)}
+    return {(column, levels): np.isin(codes[column], levels) for column, levels in wanted}
 
 
-def _has_levels(codes: Mapping[str, NDArray[np.int64]], cell: Sequence[Cell]) -> NDArray[np.bool_]:
+def _has_levels(masks: Mapping[Cell, NDArray[np.bool_]], cell: Sequence[Cell]) -> NDArray[np.bool_]:
     """Which rows have all the levels of a cell."""
-    found: NDArray[np.bool_] = np.all([np.isin(codes[column], levels) for column, levels in cell], axis=0)
+    found: NDArray[np.bool_] = np.logical_and.reduce([masks[each] for each in cell])
     return found
