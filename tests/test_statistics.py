@@ -326,7 +326,8 @@ def test_noise_is_as_large_as_rho_demands() -> None:
 def test_a_report_as_object_json_and_page(tmp_path: Path) -> None:
     rows = pooled_rows(800, 11)
     settings = {"by": ("sex",), "histograms": 8, "correlation": True, "quantiles": (0.5,), "per_owner": True}
-    report = StatisticsReport(answer_of(divided(rows, 3, 11), tests=("survival:age,died",), **settings))
+    settings["columns"] = ("age", "weight", "ward", "died")
+    report = StatisticsReport(answer_of(divided(rows, 3, 11), tests=("survival:income,died",), **settings))
     assert json.loads(report.to_json()) == report.answer
     frame = report.to_frame()
     assert frame.loc[("age", "f"), "n"] == report["age"].groups["f"].n

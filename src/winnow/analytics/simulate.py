@@ -48,6 +48,7 @@ class SimulatedOwners:
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),
+                site_of=lambda number: dict(enumerate(self.names)).get(number),
                 on_match=partial(on_match, name),
             )
             for client, (name, table) in enumerate(tables.items())

@@ -66,7 +66,7 @@ class AnalysisSite:
         book: Callable[[], None],
         identities: SignsOnce,
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
-        site_of: Callable[[int], str] | None = None,
+        site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
@@ -178,7 +178,7 @@ class AnalysisSite:
             self._check_names(listed, self._site_of)
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
 
-    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str]) -> None:
+    def _check_names(self, listed: Sequence[Statement], site_of: Callable[[int], str | None]) -> None:
         """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
         try:
             wrong = [each for each in listed if site_of(each.client) != each.owner]

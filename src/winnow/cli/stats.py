@@ -63,6 +63,7 @@ def stats(
 
     What fewer rows than the owners' minimum are behind stays hidden.
     """
+    from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
     from winnow.analytics.question import read_question
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, names
@@ -95,15 +96,14 @@ def stats(
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
     report = StatisticsReport(answer)
     if out is not None:
-        report.write(out)
+        write_answer_page(answer, out)
     if as_json:
         write_json(answer)
     elif scale:
-        typer.echo(_scale_line(report))
+        with answer_errors():
+            typer.echo(_scale_line(report))
     else:
-        from winnow.analytics.stats.terminal import report_text
-
-        stdout_console().print(report_text(report))
+        stdout_console().print(render_answer(answer))
     if out is not None:
         say(f"Report: {out}")
 

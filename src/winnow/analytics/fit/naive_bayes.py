@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.fit.design import DesignCategory, DesignNumber
-from winnow.analytics.fit.fit_rows import Cell, FitRows
+from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.pool_levels import enough_rows
 from winnow.analytics.fit.whole_numbers import FixedPoint
-from winnow.analytics.program import Compare, Program, Sum
+from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
 
@@ -51,9 +51,7 @@ def _of_categories(sample: FitRows, columns: list[DesignCategory], minimum: int)
 
     cells = [[(column.factor.column, group)] for column in columns for group in column.groups]
     enough = yield from enough_rows(sample, cells, minimum, "enough rows of each value")
-    flat = (yield from _hide_along(sample, cells, enough, [len(column.groups) for column in columns], minimum)).reshape(
-        -1
-    )
+    flat = _hide_single(enough, [len(column.groups) for column in columns]).reshape(-1)
     opened = yield Sum(
         label="values by class",
         local=lambda table: sample.level_counts(table, cells).reshape(-1)[flat],
@@ -71,22 +69,14 @@ def _of_categories(sample: FitRows, columns: list[DesignCategory], minimum: int)
     }
 
 
-def _hide_along(
-    sample: FitRows, cells: list[list[Cell]], shown: NDArray[np.bool_], lengths: list[int], minimum: int
-) -> Program[NDArray[np.bool_]]:
-    """A class's total is told: if the hidden values of a column have too few rows together, another goes with them."""
-    starts = np.r_[0, np.cumsum(lengths)[:-1]]
-
-    def hidden_rows(table: OwnerTable) -> NDArray[np.int64]:
-        sums: NDArray[np.int64] = np.add.reduceat(sample.level_counts(table, cells) * ~shown, starts, axis=0)
-        return np.repeat(sums.reshape(-1), 2)
-
-    thresholds = np.tile([1, minimum], len(lengths) * sample.classes)
-    bits = yield Compare(label="rows of hidden values", local=hidden_rows, thresholds=thresholds)
-    found = shown.copy()
-    for place, (some, enough) in enumerate(bits.reshape(-1, 2)):
-        column, of_class = divmod(place, sample.classes)
-        block = found[starts[column] : starts[column] + lengths[column], of_class]
-        if some and not enough and block.any():
-            block[int(np.argmax(block))] = False
-    return found
+def _hide_single(shown: NDArray[np.bool_], lengths: list[int]) -> NDArray[np.bool_]:
+    """Where one value of a class alone is hidden, the class's total would tell it: another goes with it."""
+    shown, first = shown.copy(), 0
+    for length in lengths:
+        block = shown[first : first + length]
+        for cells in block.T:
+            if (~cells).sum() == 1 and cells.any():
+                hidden = int(np.argmin(cells))
+                cells[hidden + 1 if hidden + 1 < length else hidden - 1] = False
+        first += length
+    return shown

@@ -75,13 +75,12 @@ def open_survival(survival: Survival, minimum: int, bits: int) -> Program[dict[s
 
     def compared(table: "OwnerTable") -> NDArray[np.int64]:
         outside = int((survival.grouping.codes(table) >= groups).sum()) if survival.grouping.columns else 0
-        counts: NDArray[np.int64] = np.r_[span_counts(table), outside, outside]
-        return counts
+        return np.concatenate([span_counts(table), np.full(2, outside, np.int64)])
 
     thresholds = np.r_[np.full(len(spans) * STATES * groups, minimum, np.int64), 1, minimum]
-    answers = yield Compare(label="intervals with enough rows", local=compared, thresholds=thresholds, bits=bits)
-    any_outside, enough_outside = answers[-2:]
-    enough = [bool(each.all()) for each in answers[:-2].reshape(len(spans), -1)]
+    bits_opened = yield Compare(label="intervals with enough rows", local=compared, thresholds=thresholds, bits=bits)
+    *answers, any_outside, enough_outside = bits_opened
+    enough = [bool(each.all()) for each in np.reshape(answers, (len(spans), -1))]
     cuts = _join(dict(zip(spans, enough, strict=True)))
     told = {
         "test": "survival",
