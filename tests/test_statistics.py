@@ -101,6 +101,22 @@ def test_a_constant_column_and_extreme_values() -> None:
     close(report["weight"].sd, rows["weight"].std(), "weight")
 
 
+@pytest.mark.parametrize(("lacking", "told"), [(0, True), (1, False), (9, False), (10, True)])
+def test_rows_that_lack_one_of_two_values_are_not_told_by_subtraction(lacking: int, told: bool) -> None:
+    """Their weights would be the sum of all weights less the sum over rows that have an age."""
+    rows = pooled_rows(400, 3, missing=0.0)
+    rows.loc[rows.index[:lacking], "age"] = np.nan
+    opened: list[tuple[str, Any]] = []
+    question = StatisticsQuestion(table="people", columns=("age", "weight"), correlation=True)
+    tables = divided(rows, 3, 1)
+    terms = merged(question, 3, tables[0].declaration)
+    report = StatisticsReport(run_plain(lambda: recorded(question.program(terms), opened), tables))
+    (moments,) = [values for label, values in opened if label == "moments"]
+    assert len(moments) == 4 + 5 * told
+    expected = pytest.approx(rows["age"].corr(rows["weight"]), abs=1e-6) if told else None
+    assert report.correlation["age"]["weight"] == expected
+
+
 def test_bins_follow_quantiles_and_edges_move_with_the_question() -> None:
     rows = pooled_rows(1500, 3, missing=0.0)
     tables = divided(rows, 3, 3)

@@ -16,7 +16,7 @@ from winnow.analytics.intersect.intersect_question import IntersectQuestion
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import Question
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
-from winnow.core import ConfigError, RunError
+from winnow.core import AnyEvent, ConfigError, RoundFinished, RunError
 from winnow.deploy.client.connection import Connection
 from winnow.runs import RunFolder
 
@@ -150,3 +150,25 @@ def test_an_owner_that_does_not_answer_is_named(world: TableWorld, connection: C
     assert connection.jobs()[-1].status in ("aborted", "failed")
     answer = connection.ask(StatisticsQuestion(table="stays", columns=("age",)), owners=("east", "north"))
     assert answer.owners == ("east", "north")
+
+
+@deployed
+def test_a_helper_computes_for_two_owners_where_its_policy_says_so(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path, ("east", "north", "trusted"))
+    world.configure("trusted", "", "", "helper = true\n")
+    question = StatisticsQuestion(table="stays", by=("ward",))
+    computed: set[tuple[int, ...]] = set()
+
+    def on_event(event: AnyEvent) -> None:
+        if isinstance(event, RoundFinished):
+            computed.add(tuple(sorted(event.aggregated)))
+
+    with running(world) as connection:
+        answer = connection.ask(question, owners=("east", "north", "trusted"), on_event=on_event)
+        world.sites = ("east", "north")
+        assert answer.values == pooled(world, question)
+        assert answer.owners == ("east", "north")
+        assert computed == {(0, 1, 2)}
+        world.allow("helper = false\n", "trusted")
+        with pytest.raises(RunError, match=r"^trusted refuses: lead ana of Institute may not ask questions here$"):
+            connection.ask(question, owners=("east", "north", "trusted"))

@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from winnow.analytics.kept_steps import kept_state
 from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
-from winnow.analytics.site import AnalysisSite, kept_state
+from winnow.analytics.site import AnalysisSite
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP

@@ -75,7 +75,8 @@ def ask(
     on_line: OnLine = lambda line: None,
     folder: Path | None = None,
 ) -> DeployedAnswer:
-    """Put a question to these owners, or to all that offer its table. All of them have to answer.
+    """Put a question to these owners, or to all that offer its table. All of them have to answer. Two owners may stand
+    beside a helper: a site without the table whose policy says helper = true.
 
     `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
     """
@@ -96,7 +97,9 @@ def ask(
         raise
     if final.status != "finished":
         raise RunError(f"job {job.name} {final.status}: {final.reason}")
-    answer = DeployedAnswer(values=_answer(connection, job), owners=tuple(final.sites), job=job.name)
+    values = _answer(connection, job)
+    whose = values.get("owners", final.sites)  # sites without a helper
+    answer = DeployedAnswer(values=values, owners=tuple(each for each in final.sites if each in whose), job=job.name)
     if folder is not None:
         job.download(folder)
     return answer

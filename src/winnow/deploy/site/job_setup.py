@@ -157,7 +157,9 @@ class JobSetup:
         return submission
 
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
-        """The table by which the worker reads the data."""
+        """The table by which the worker reads the data; a helper has none."""
+        if self._question is not None and terms.rule is None:
+            return {}
         if (table := self._context.config.tables.get(terms.data)) is not None:
             return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]

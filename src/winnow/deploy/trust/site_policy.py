@@ -67,6 +67,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether the agent stops or restarts when a person asks for it through the server."""
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
+    helper: bool = False
+    """Whether this site computes as the third party for two owners of a table that it has not, where a question names
+    it.
+    """
     confusion_matrix: bool = False
     """Whether a job may learn, for each client's test samples, how many of which class are taken for which."""
     share_evidence: tuple[EvidenceShared, ...] | None = None
