@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
-from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
 from winnow.learn.stack.losses import as_loss
@@ -51,7 +51,7 @@ class NativeExecution:
 
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
+    ) -> PlanResult | None:
         if not supports_optimiser(local):
             return None
         parameters, losses = self._model.train(
@@ -71,7 +71,7 @@ class NativeExecution:
             local=local,
             rate=rate,
         )
-        return dict(zip(self.layout.trained, self._apart(parameters), strict=True)), losses
+        return PlanResult(dict(zip(self.layout.trained, self._apart(parameters), strict=True)), losses, [])
 
     def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         return _NativeCohort(self, trained)
