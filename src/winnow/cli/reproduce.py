@@ -21,7 +21,7 @@ PaperName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PAPER",
-        help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
+        help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), or fedaq (acceleration).",
         show_default=False,
     ),
 ]

@@ -2,7 +2,8 @@
 
 Optimisers work on stacked tensors (a leading dimension of clients) and keep no state of their own: `slots` makes the
 tensors that belong to the parameters, `step` updates both in place. The state is fresh in every round, unless a method
-at the client says where it starts (`LocalStart.slots`). The updates are torch's fused ones: on a CPU they take a third of the time of tensor-by-tensor operations.
+at the client says where it starts (`LocalStart.slots`). The updates are torch's fused ones: on a CPU they take a third
+of the time of tensor-by-tensor operations.
 """
 
 from abc import abstractmethod
