@@ -66,7 +66,7 @@ fedac = Recipe(
 
 fedaq = Recipe(
     name="fedaq",
-    summary="accelerated local steps, changes quantised to 8 bits",
+    summary="accelerated local steps, quantised",
     select=UniformSelector,
     local=AcceleratedSgd,
     client=AcceleratedUpdate,

@@ -51,7 +51,7 @@ class GradientTrackingUpdate(ClientUpdate):
 
 fedcomgate = Recipe(
     name="fedcomgate",
-    summary="gradients corrected at the clients, changes quantised to 8 bits",
+    summary="corrected gradients, quantised",
     select=UniformSelector,
     client=GradientTrackingUpdate,
     aggregate=partial(PartialAggregation, weights="uniform"),

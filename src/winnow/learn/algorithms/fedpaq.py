@@ -13,7 +13,7 @@ EIGHT_BITS: tuple[Mapping[str, Any], ...] = ({"name": "compress", "quantise": {"
 
 fedpaq = Recipe(
     name="fedpaq",
-    summary="changes quantised to 8 bits",
+    summary="uniform selection, quantised",
     select=UniformSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
     filters=EIGHT_BITS,

@@ -1,4 +1,4 @@
-"""FedAQ, accelerated and quantised optimisation: the three settings of its section 6, and the conditions that they miss."""
+"""FedAQ, accelerated and quantised: the three settings of the paper's section 6, and the conditions that they miss."""
 
 from winnow.papers.fedaq.conditions import ConditionsTable
 from winnow.papers.fedaq.round_time import CNN, LOGISTIC, MLP, TimedSetting
@@ -7,8 +7,8 @@ from winnow.papers.paper import Paper
 
 DIRICHLET = "data.partition={name='dirichlet', alpha=0.5}"
 HETEROGENEOUS = (
-    " Here each digit or object is split over the clients by a Dirichlet distribution with α = 0.5. The paper has neither"
-    " a theorem nor an experiment for such data: its clients have the same distribution."
+    " Here each class is split over the clients by a Dirichlet distribution with α = 0.5. The paper has neither a"
+    " theorem nor an experiment for such data: its clients have the same distribution."
 )
 
 
@@ -47,9 +47,9 @@ FEDAQ = Paper(
     lead=(
         "Rounds, bits and seconds to the accuracies of section 6 of the FedAQ paper (federated optimisation with"
         " acceleration and quantisation), which has one run of each and no deviations. Accuracy is that of the model"
-        " (w^ag, which the theorems bound; the authors' code scores w) on the 10,000 official test images. Quantised rows"
-        " use QSGD in buckets of 512 with the largest size as norm, which is unbiased; min–max rows use the quantiser of"
-        " the authors' code. What goes down is never quantised here."
+        " (w^ag, which the theorems bound; the authors' code scores w) on the 10,000 official test images. Quantised"
+        " rows use QSGD in buckets of 512 with the largest size as norm, which is unbiased; min–max rows use the"
+        " quantiser of the authors' code. What goes down is never quantised here."
     ),
     items=(
         ConditionsTable(name="conditions", title="The paper's conditions, and what these settings make of them"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from winnow.config.resolve import resolve
 from winnow.learn.accelerated_sgd import AcceleratedSgd
-from winnow.papers.fedaq.methods import EIGHT, FOUR
+from winnow.papers.fedaq.table_rows import EIGHT, FOUR
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem
 from winnow.papers.result_lines import ResultLines
@@ -15,8 +15,9 @@ from winnow.privacy.compress import QSGD
 
 PRESET = "fedaq-logistic"
 SMOOTHNESS = {"everywhere": 123.0, "at W = 0": 25.0}
-"""L of softmax regression on MNIST scaled to mean 0 and sd 1, from the covariance of 5,000 images with a constant 1: the
-bound ½·λ_max, and λ_max·(1 − 1/10)/10 at zero weights."""
+"""L of softmax regression on MNIST scaled to mean 0 and sd 1, from the second moments of 5,000 images: the bound
+½·λ_max, and λ_max/10 at zero weights.
+"""
 WHOLE = QSGD(levels=127, bucket=2**30, norm="euclidean")
 """The paper's example 1, with one norm for the whole model."""
 QUANTISERS = {
@@ -80,20 +81,20 @@ class ConditionsTable(PaperItem):
         header = ["Conditions, quantiser", *(f"L = {level:g} ({where})" for where, level in SMOOTHNESS.items())]
         return [
             TextBlock(
-                "The theorems need γ ≤ 1/L and a bound on γ·τ, (53) for set I and (45) for set II. L is that of logistic"
-                " regression on MNIST with pixels scaled to mean 0 and standard deviation 1, over all weights or at the"
-                " start. μ = 0.1 is tuned, not the function's: a penalty of 10⁻⁴ makes that 10⁻⁴, and γ would be 1,"
-                " beyond 1/L."
+                "The theorems need γ ≤ 1/L and a bound on γ·τ, (53) for set I and (45) for set II. L is that of"
+                " logistic regression on MNIST with pixels scaled to mean 0 and standard deviation 1, over all weights"
+                " or at the start. μ = 0.1 is tuned, not the function's: a penalty of 10⁻⁴ makes that 10⁻⁴, and γ"
+                " would be 1, beyond 1/L."
             ),
             TableBlock(
                 "Logistic regression: by how much γ ≤ 1/L and the bound are missed (≤ 1: it holds).", header, rows
             ),
             TextBlock(
-                "The MLP and the CNN are not strongly convex, so that no theorem speaks of them; nor does any of clients"
-                " with unlike data, of clients left out, or of the min–max quantiser, which is biased (assumption 1). At 4"
-                " bits and one Euclidean norm q would be 28 for the MLP and 51 for the CNN, by the paper's own formula."
-                " Which settings the paper leaves open: batch 50 and weight decay 10⁻⁴ are from the authors' code; its"
-                " decaying rate, batch normalisation and dropout are not used here."
+                "The MLP and the CNN are not strongly convex, so that no theorem speaks of them; nor does any of"
+                " clients with unlike data, of clients left out, or of the min–max quantiser, which is biased"
+                " (assumption 1). At 4 bits and one Euclidean norm q would be 28 for the MLP and 51 for the CNN, by the"
+                " paper's own formula. What the paper leaves open: batches of 50 and a weight decay of 10⁻⁴ are from"
+                " the authors' code; its decaying rate, batch normalisation and dropout are not used here."
             ),
         ]
 

@@ -2,8 +2,8 @@
 
     T_round = S_down/B_down + S_up/B_up + R·T_sim + C
 
-S is what all devices together receive and send in a round, R the factor by which a device is slower than the simulation,
-and C an overhead. The paper states no T_sim; its seconds are fitted by two a setting, plain and accelerated.
+S is what all devices together receive and send in a round, R the factor by which a device is slower than the
+simulation, and C an overhead. The paper states no T_sim; two a setting fit its seconds, one plain, one accelerated.
 """
 
 from collections.abc import Mapping

@@ -8,8 +8,8 @@ from winnow.learn.models import build_model
 from winnow.learn.stack import ModelState
 from winnow.learn.stack.trainable_state import model_state
 from winnow.papers.fedaq.cost_curves import accuracy_cost_figure
-from winnow.papers.fedaq.methods import METHODS, Method
 from winnow.papers.fedaq.round_time import OVERHEAD, TimedSetting, is_accelerated, transfer_seconds
+from winnow.papers.fedaq.table_rows import METHODS, Method
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
@@ -132,7 +132,7 @@ HEADER = (
 
 def first_reached(trace: Sequence[float | None], target: float) -> int | None:
     """The first round whose score is at least the target; the trace starts before round 1."""
-    return next((round for round, score in enumerate(trace) if score is not None and score >= target), None)
+    return next((place for place, score in enumerate(trace) if score is not None and score >= target), None)
 
 
 def _reached(rounds: Sequence[int | None], text: Callable[[MeanAndSd], str]) -> str:

@@ -8,15 +8,17 @@ from torch import Tensor
 from winnow.privacy.compress import QSGD, Compress, Float32, MinMax
 from winnow.privacy.compress.quantise import Quantiser
 
+UNQUANTISED = Float32()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A row. `models` says how many tensors lists of the model's size go each way."""
+    """A row. `models` says how many lists of parameters go each way."""
 
     name: str
     title: str
     algorithm: str
-    quantise: Quantiser = Float32()
+    quantise: Quantiser = UNQUANTISED
     conditions: str = ""
     """The condition set of an accelerated algorithm."""
     models: int = 1
