@@ -6,7 +6,6 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 READY := .venv/.ready
-APART := .venv-intersection
 WHEELS := .venv-wheel
 # Machines that a compiler at hand can build for; `apt install g++-aarch64-linux-gnu` adds AArch64.
 MACHINES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
@@ -14,7 +13,7 @@ MACHINES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 WORKERS ?= 3
 
 # Slow tests say which part they belong to: @pytest.mark.slow(part="…").
-PARTS := science papers executions attacks kills deploy chaos endurance intersection
+PARTS := science papers executions attacks kills deploy chaos endurance
 # These measure seconds and memory, so they run one test at a time.
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
@@ -57,19 +56,8 @@ test-slow:
 		lines="$$lines$$(printf '%-13s %-7s %5d s' $$part $$outcome $$(($$(date +%s) - begun)))\n"; \
 	done; printf "\n$$lines"; test -z "$$failed"
 
-$(filter-out %-intersection,$(SLOW)): test-slow-%: setup
+$(SLOW): test-slow-%: setup
 	$(BIN)/pytest -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)) --dist worksteal -m "slow(part='$*')"
-
-# openmined-psi wants one version of protobuf, which is not the one that the others were tried with.
-$(APART)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(APART)
-	grep -v '^protobuf==' constraints.txt > $(APART)/constraints.txt
-	$(APART)/bin/python -m pip install --quiet --disable-pip-version-check -c $(APART)/constraints.txt \
-		-e ".[deploy,intersection]" pytest hypothesis
-	@touch $@
-
-test-slow-intersection: $(APART)/.ready
-	$(APART)/bin/pytest tests/test_intersect_workflow.py tests/deploy/test_intersect_deployed.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -98,4 +86,4 @@ wheel: $(WHEELS)/.ready
 	done; rm -rf build; ls dist
 
 clean:
-	rm -rf .venv $(APART) $(WHEELS) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv $(WHEELS) build dist .mypy_cache .ruff_cache .pytest_cache

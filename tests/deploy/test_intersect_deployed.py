@@ -15,10 +15,6 @@ from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.runs import RunFolder
 
-pytest.importorskip(
-    "private_set_intersection", reason="it pins protobuf; `make test-slow PART=intersection` has an environment for it"
-)
-
 PROGRAM = """
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Private set intersection: which identifiers sites have in common, or only how many, and nothing of the others.
 
-`site` is what sites do, `workflow` is who asks whom, `library` is openmined-psi.
+`site` is what sites do, `workflow` is who asks whom, `psi_protocol` is what two of them send each other.
 """
 
 from winnow.privacy.set_intersection.psi_protocol import Reveal
