@@ -69,6 +69,7 @@ METHODS = (
     Method(name="fedaq-2-4", title="FedAQ-II, 4 bits", algorithm="fedaq", conditions="II", models=2, quantise=FOUR),
     Method(name="scaffold", title="SCAFFOLD", algorithm="scaffold", models=2),
     Method(name="fedavgm", title="Server momentum (FedAvgM)", algorithm="fedavgm", settings=AS_EQUALS),
+    Method(name="fedavgm-8", title="Server momentum, 8 bits", algorithm="fedavgm", settings=AS_EQUALS, quantise=EIGHT),
     Method(
         name="fedaq-1-8-min-max",
         title="FedAQ-I, 8 bits, min–max",
