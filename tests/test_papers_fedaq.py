@@ -58,13 +58,11 @@ def test_models_and_messages_weigh_what_the_paper_says(name: str, parameters: in
 
 
 def test_every_row_is_a_valid_experiment_and_differs_from_the_others() -> None:
-    for item in PAPER.items:
-        runs = item.runs(ReproductionOptions(seeds=1))
-        assert len({run.key for run in runs}) == len(runs)
+    for name in ("logistic", "cnn-dirichlet"):
+        runs = setting(name).runs(ReproductionOptions(seeds=1))
+        assert [run.key for run in runs] == [(name, method.name, "0") for method in METHODS]
         assert len({run.experiment.model_dump_json() for run in runs}) == len(runs)
-        if runs:
-            assert {run.algorithm for run in runs} == {method.name for method in METHODS}
-            assert all(run.experiment.select.cohort_size(100) == 100 for run in runs)
+        assert all(run.experiment.select.cohort_size(100) == 100 for run in runs)
 
 
 def line(algorithm: str, seed: int, reached: int, of: str = "logistic") -> RunResultLine:

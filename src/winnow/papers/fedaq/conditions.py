@@ -6,6 +6,7 @@ Theorem conditions (53) for set I and (45) for set II bound γ·τ, given L, μ,
 from dataclasses import dataclass
 
 from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
 from winnow.learn.accelerated_sgd import AcceleratedSgd
 from winnow.papers.fedaq.table_rows import EIGHT, FOUR
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
@@ -74,8 +75,9 @@ class ConditionsTable(PaperItem):
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         rows = [
-            [f"{conditions}, {name}", *(_cells(conditions, quantiser, level) for level in SMOOTHNESS.values())]
+            [f"{conditions}, {name}", *(_cells(experiment, quantiser, level) for level in SMOOTHNESS.values())]
             for conditions in ("I", "II")
+            for experiment in [resolve(PRESET, algorithm="fedaq", sets=(f"local.conditions={conditions}",))]
             for name, quantiser in QUANTISERS.items()
         ]
         header = ["Conditions, quantiser", *(f"L = {level:g} ({where})" for where, level in SMOOTHNESS.items())]
@@ -99,8 +101,7 @@ class ConditionsTable(PaperItem):
         ]
 
 
-def _cells(conditions: str, quantiser: QSGD | None, smoothness: float) -> str:
-    experiment = resolve(PRESET, algorithm="fedaq", sets=(f"local.conditions={conditions}",))
+def _cells(experiment: Experiment, quantiser: QSGD | None, smoothness: float) -> str:
     assert isinstance(experiment.local, AcceleratedSgd)  # FedAQ's own
     found = Conditions(
         local=experiment.local,
