@@ -80,12 +80,12 @@ def test_the_page_sets_rounds_bits_and_seconds_beside_the_paper_s_and_says_what_
     assert float(cells[6].replace(",", "")) == pytest.approx(344, rel=0.02)
     assert float(cells[5].replace(",", "")) > float(cells[6].replace(",", ""))
     assert "| FedAvg (1) | none of 1 | 217 | none of 1 |" in text
-    assert "Not run: FedPAQ, 8 bits, FedCOMGATE, 8 bits, FedAC-I," in text
+    assert "Not run: FedPAQ, 8 bits; FedCOMGATE, 8 bits; FedAC-I;" in text
     assert "Fewer than 3 seeds: FedAvg (1)." in text
     page = unescape(write_html_page(Path("page.html"), PAPER, lines).read_text())
     assert 'class="plot"' in page
     assert "no theorem speaks of them" in page
-    assert "No results yet." in page
+    assert "Not run: there are no records of it." in text.partition("## A CNN on CIFAR-10")[2]
 
 
 def test_a_target_counts_when_it_is_first_reached() -> None:

@@ -67,11 +67,14 @@ class TargetTable(PaperItem):
             paper_seconds=transfer_seconds(down=devices * up, up=devices * up) + rest,
         )
 
+    def has_results(self, lines: ResultLines) -> bool:
+        return any(run_result_lines(lines, self.name, method.name) for method in METHODS)
+
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         shown = [(method, runs) for method in METHODS if (runs := run_result_lines(lines, self.name, method.name))]
-        missing = self._missing(lines)
         if not shown:
-            return []
+            return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
+        missing = self._missing(lines)
         model = self.model()
         costs = {method.name: self.round_cost(method, model) for method in METHODS}
         curves = [(method.title, runs, costs[method.name].bits, costs[method.name].seconds) for method, runs in shown]
@@ -92,8 +95,8 @@ class TargetTable(PaperItem):
         seeds = {method.title: len(run_result_lines(lines, self.name, method.name)) for method in METHODS}
         none = [title for title, count in seeds.items() if not count]
         few = [f"{title} ({count})" for title, count in seeds.items() if 0 < count < SEEDS]
-        parts = [f"Not run: {', '.join(none)}." if none else ""]
-        parts += [f"Fewer than {SEEDS} seeds: {', '.join(few)}." if few else ""]
+        parts = [f"Not run: {'; '.join(none)}." if none else ""]
+        parts += [f"Fewer than {SEEDS} seeds: {'; '.join(few)}." if few else ""]
         return " ".join(filter(None, parts))
 
     def _caption(self, shown: Sequence[tuple[Method, Sequence[RunResultLine]]]) -> str:
