@@ -18,11 +18,13 @@ from bench import (
     encryption,
     gpu,
     homomorphic,
+    letters,
     populations,
     profiling,
     rounds,
     secure,
     selection,
+    statistics,
     wire,
 )
 from bench.table import machine, show
@@ -40,6 +42,8 @@ BENCHES = {
     "homomorphic": homomorphic,
     "secure": secure,
     "wire": wire,
+    "statistics": statistics,
+    "letters": letters,
 }
 
 

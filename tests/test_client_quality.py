@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_struct
 
 from winnow.config.resolve import resolve
 from winnow.core import Arrays, Assessed, ConfigError, Outcome, PolicyApplied, Rejected, Reply, Selected, Task
+from winnow.core.events import ALARMS
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
@@ -30,8 +31,8 @@ SPOILED = {0, 7}
 
 
 def run(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:
-    """A run in which clients are assessed, as they are unless told otherwise."""
-    wanted = resolve(DEFAULTS, sets=("rounds=2", *sets), **{"algorithm": "fedavg", **options})
+    """A run in which clients are assessed after each of its few rounds, unless told otherwise."""
+    wanted = resolve(DEFAULTS, sets=("rounds=2", "quality.assessments=5", *sets), **{"algorithm": "fedavg", **options})
     return prepare_run(wanted, RunInputs(dataset=dataset or blobs()))
 
 
@@ -117,9 +118,18 @@ def test_a_regression_is_told_by_bins_of_its_target() -> None:
 
 def test_assessments_are_evenly_spread_and_the_last_follows_the_last_round() -> None:
     assert sorted(QualitySettings().assessment_rounds(50)) == [10, 20, 30, 40, 50]
-    assert sorted(QualitySettings().assessment_rounds(3)) == [1, 2, 3]
+    assert sorted(QualitySettings(assessments=5).assessment_rounds(3)) == [1, 2, 3]
     with run("rounds=4", "quality.assessments=2") as made:
         assert [event.round for event in events(made, Assessed)] == [2, 4]
+
+
+def test_a_short_run_is_assessed_less_often_unless_a_number_is_set() -> None:
+    def count(rounds: int, **settings: Any) -> int:
+        return len(QualitySettings(**settings).assessment_rounds(rounds))
+
+    assert [count(rounds) for rounds in (1, 5, 6, 14, 15, 1000)] == [1, 1, 2, 4, 5, 5]
+    assert [count(rounds, assessments=4) for rounds in (1, 5, 1000)] == [1, 4, 4]
+    assert QualitySettings(policy="exclude").assessment_rounds(5) == {3, 5}, "after the last round it is too late"
 
 
 def test_a_policy_that_acts_does_so_early_in_a_long_run() -> None:
@@ -138,9 +148,6 @@ def test_spoiled_clients_stand_out() -> None:
     alarmed = {k for k, verdict in zip(last.clients.tolist(), last.verdicts, strict=True) if verdict in ALARMS}
     assert alarmed == SPOILED
     assert all(last.evidence[k] for k in SPOILED)
-
-
-ALARMS = ("suspect", "harmful")
 
 
 def test_to_assess_clients_changes_no_model_and_no_selection() -> None:
@@ -180,7 +187,7 @@ def test_a_run_that_was_interrupted_goes_on_as_it_would_have(sets: tuple[str, ..
             begun.append(encode_event(event))
             if event.kind == "round_finished" and event.round == 2:
                 break
-        wanted = resolve(DEFAULTS, sets=("rounds=4", *sets), algorithm="fedavg")
+        wanted = resolve(DEFAULTS, sets=("rounds=4", "quality.assessments=5", *sets), algorithm="fedavg")
         with prepare_run(wanted, RunInputs(dataset=blobs()), snapshot=first.snapshot()) as second:
             assert begun + [encode_event(event) for event in second.training.run(second.federation)] == log
             for name, tensor in whole.training.model.items():
@@ -462,11 +469,11 @@ def test_without_a_summary_of_the_reference_nobody_is_judged() -> None:
 
 
 def test_explain_says_what_each_kind_of_evidence_tells_and_costs() -> None:
-    report = make_privacy_report(experiment(ALL, "quality.count_step=10", algorithm="fedavg"))
+    report = make_privacy_report(experiment(ALL, "quality.count_step=10", "rounds=12", algorithm="fedavg"))
     said = "\n".join(report.parts)
     for kind in ("inputs", "columns", "labels", "updates"):
         assert f"evidence on {kind}: the server" in said
     assert "evidence on contribution" not in said
-    assert "5 times in a run: one download of the model and one forward pass" in said
+    assert "4 times in a run: one download of the model and one forward pass" in said
     assert "rounded down to multiples of 10; of a class with fewer than 5 nothing is told" in said
     assert any("evidence on inputs, columns, labels" in line for line in report.parties[0].learns)

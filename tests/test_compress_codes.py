@@ -14,11 +14,11 @@ from winnow.privacy.compress.bit_packing import (
     unpack_bits,
     write_indices,
 )
-from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.packet import HEADER, PacketFormat
 from winnow.privacy.compress.quantise import QSGD, BFloat16, Float16, Float32, MinMax
 from winnow.privacy.compress.sparsify import KeepAll, RandomK, TopK
+from winnow.privacy.compress.zstandard_coding import compress_bytes, decompress_bytes
 
 VECTORS = st.lists(st.floats(-1e4, 1e4, width=32), max_size=300).map(lambda values: np.array(values, np.float32))
 

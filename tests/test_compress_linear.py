@@ -1,5 +1,6 @@
 """Codes that can be summed under masks: pruning with a shared mask, product quantisation with shared codebooks."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from winnow.core import stream
 from winnow.privacy.compress.kmeans import kmeans_codebook, nearest_codeword
 from winnow.privacy.compress.product_quantisation import ProductQuantisation
-from winnow.privacy.compress.random_pruning import RandomPruning
+from winnow.privacy.compress.random_pruning_under_masks import RandomPruning
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.masks import add_mask
 from winnow.privacy.secagg.secure_indexing import assignments, histograms, read_histograms, write_histograms
@@ -140,19 +142,19 @@ class TestCodewords:
 class TestProduct:
     def test_histograms_decode_to_the_sum_of_codewords(self) -> None:
         """Against a calculation that looks each client's codewords up by itself."""
-        encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
+        encoding, values = ProductQuantisation(codewords=16, block=4), updates(5)
         parameters = encoding.first(LAYOUT, PUBLIC, 1)
         decoded = summed(encoding, values, parameters)
-        book = parameters.arrays["codebook.0"].astype(np.float32)
+        book, order = parameters.arrays["codebook.0"].astype(np.float32), stream(1, "blocks", 0).permutation(1200)
         by_hand, lengths, reaches = np.zeros((300, 4)), 0.0, 0.0
         for own in values:
-            blocks = own[0].reshape(300, 4).astype(np.float32)
+            blocks = own[0].reshape(-1)[order].reshape(300, 4).astype(np.float32)
             words = book[[int(np.square(book - block).sum(1).argmin()) for block in blocks]]
             by_hand += words
             lengths += float(np.linalg.norm(blocks))
             reaches += float((blocks * words).sum() / np.linalg.norm(blocks))
-        stretched = by_hand.reshape(40, 30) * min(max(lengths / reaches, 1.0), 8.0)
-        np.testing.assert_allclose(decoded.sums[0], stretched, rtol=1e-4)
+        stretched = by_hand.reshape(-1) * min(max(lengths / reaches, 1.0), 8.0)
+        np.testing.assert_allclose(decoded.sums[0].reshape(-1)[order], stretched, rtol=1e-4)
         for place in (1, 3, 4):  # biases, counters and the weight are summed up as they are
             np.testing.assert_allclose(decoded.sums[place], sum(own[place] for own in values), atol=1e-5)
 
@@ -196,14 +198,49 @@ class TestProduct:
         exact = sum(own[0] for own in values)
         assert np.sum(decoded.sums[0] * exact) / np.sum(exact * exact) == pytest.approx(1.0, abs=0.1)
 
-    def test_what_does_not_change_does_not_seem_to(self) -> None:
-        encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
+    def test_plain_sums_are_those_of_codewords_and_codebooks_those_of_the_mean_update(self) -> None:
+        """Blocks in the tensor's order, no stretching, and k-means over the mean update as it is: against a calculation
+        by hand, and in each direction of an update that all clients agree on.
+        """
+        encoding, values = ProductQuantisation(codewords=16, block=4, plain=True), updates(5)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
+        decoded = summed(encoding, values, parameters)
+        book, by_hand = parameters.arrays["codebook.0"].astype(np.float32), np.zeros((300, 4))
         for own in values:
-            own[0][10:20] = 0
+            blocks = own[0].reshape(300, 4).astype(np.float32)
+            by_hand += book[[int(np.square(book - block).sum(1).argmin()) for block in blocks]]
+        np.testing.assert_allclose(decoded.sums[0], by_hand.reshape(40, 30), rtol=1e-5)
+        for place in (1, 3, 4):
+            np.testing.assert_allclose(decoded.sums[place], sum(own[place] for own in values), atol=1e-5)
+
+        mean = np.zeros((40, 30))
+        mean.reshape(300, 4)[:] = np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])[np.arange(300) % 2]
+        made = encoding.refresh(LAYOUT, parameters, replace(decoded, sums=[5 * mean, *decoded.sums[1:]], statistics={
+            **decoded.statistics, "size.0": np.array([np.sqrt(np.square(mean).mean())])}), 2)  # fmt: skip
+        found = {tuple(np.round(codeword, 3)) for codeword in made.arrays["codebook.0"]}
+        assert found == {(1.0, 2.0, 3.0, 4.0), (5.0, 5.0, 5.0, 5.0)}  # neither zero nor the opposite
+
+    def test_plain_sums_stay_short_where_stretched_ones_do_not(self) -> None:
+        """With codebooks from an update like the clients', at half a bit a weight."""
+        reached = []
+        for plain in (False, True):
+            encoding, values = ProductQuantisation(codewords=16, block=8, plain=plain), updates(60, seed=3)
+            decoded = summed(encoding, values, encoding.emulated(LAYOUT, updates(1, seed=4)[0], 1))
+            exact = sum(own[0] for own in values)
+            reached.append(np.sum(decoded.sums[0] * exact) / np.sum(exact * exact))
+        assert reached[0] == pytest.approx(1.0, abs=0.1)
+        assert reached[1] < 0.7
+
+    def test_what_does_not_change_does_not_seem_to(self) -> None:
+        """A block whose weights are zero at all clients is decoded as zero, wherever its weights stand."""
+        encoding, values = ProductQuantisation(codewords=16, block=4), updates(5)
         parameters = encoding.first(LAYOUT, PUBLIC, 1)
         for number in range(1, 4):
+            still = stream(parameters.version, "blocks", 0).permutation(1200)[40:80]
+            for own in values:
+                own[0].reshape(-1)[still] = 0
             decoded = summed(encoding, values, parameters)
-            assert not decoded.sums[0][10:20].any()
+            assert not decoded.sums[0].reshape(-1)[still].any()
             parameters = encoding.refresh(LAYOUT, parameters, decoded, number + 1)
 
     def test_shuffled_weights_come_back_to_their_places(self) -> None:

@@ -17,8 +17,8 @@ from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.secure_randomness import secure_stream
+from winnow.privacy.concentrated_privacy import discrete_gaussian
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
-from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
 from winnow.privacy.dp.noisy_profiles import SENSITIVITY, clip_profile
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 from winnow.privacy.secagg.secure_collect import SecureAggregation

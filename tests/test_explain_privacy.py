@@ -286,6 +286,15 @@ def test_budgets_without_a_forecast_say_so() -> None:
     assert refused.startswith("cannot be computed: ")
 
 
+def test_the_units_of_a_table_are_told_and_no_noise_hides_them() -> None:
+    table = ("data.table=stays", "data.name=stays", "data.targets=['y']", "data.path=federation.toml")
+    assert "the units of the table" in learnt(explained(*table), "the server")
+    assert "the units of the table" in learnt(explained(*table), "other sites")
+    assert "the units of the table" not in learnt(explained(), "the server")
+    assert any("count in no ε" in each for each in explained(*table, DP_SGD).warnings)
+    assert not any("count in no ε" in each for each in explained(*table).warnings)
+
+
 # What undoes itself ---------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ import winnow
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
     *("core", "terminal_tables", "fleet", "data", "learn", "privacy", "simulate"),
-    *("runs", "report", "config", "explain", "experiment", "progress", "deploy", "papers", "api", "cli"),
+    *("runs", "report", "config", "explain", "analytics", "experiment", "progress", "deploy", "papers", "questions"),
+    *("api", "cli"),
 ]
 FORBIDDEN = {
     "core": {"torch", "socket", "time", "pathlib", "grpc"},

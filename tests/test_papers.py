@@ -86,7 +86,8 @@ def test_results_from_elsewhere_count_and_a_page_needs_no_run(capsys):
     row = next(line for line in Path("made/index.md").read_text().splitlines() if line.startswith("| FedProf |"))
     full = "| FedProf | 0.832±0.005 | – | – | 38±23 | – | – | 22.3±13.7 | – | 2.15±1.29 | – |"
     assert row == full
-    assert "| FedProf (2) | 0.838±0.005 | 0.820±0.014 | – | 19±9 | 2.0±0.0 |" in Path("made/index.md").read_text()
+    partial = "| FedProf (2, after 3 rounds) | 0.838±0.005 | 0.820±0.014 | – | 19±9 | 2.0±0.0 |"
+    assert partial in Path("made/index.md").read_text()
 
     planned = plan_reproduction(
         FEDPROF, ["table1"], ReproductionOptions(seeds=3, data_directory=Path()), lines_by_key(lines)
@@ -147,9 +148,22 @@ def test_the_test_set_the_sustained_round_and_paired_differences_are_in_the_tabl
     write_markdown_page(Path("page.md"), FEDPROF, lines_by_key([*ours, *theirs]))
     text = Path("page.md").read_text().split("### Partial aggregation")[1].split("## Table 2")[0]
     assert "| AFL (2) | −0.0100 ± 0.0000 | −0.0250 ± 0.0050 | +2.0 ± 1.0 | +1.0 ± 1.0 |" in text
-    [table] = [line for line in text.splitlines() if line.startswith("| FedProf (2) | 0.838")]
+    [table] = [line for line in text.splitlines() if line.startswith("| FedProf (2, after 3 rounds) | 0.838")]
     assert table.split(" | ")[3] == "0.825±0.007 ★"
     assert table.split(" | ")[6] == "1.0±0.0 ★"
+
+
+def test_scores_of_runs_that_lasted_longer_are_not_compared():
+    """Of two pairs, the rival's first run ended sooner than FedProf's: its best says nothing, its target does."""
+    ours = [run_line("table1", "fedprof", seed, rounds=40, best=0.83) for seed in range(2)]
+    theirs = [
+        run_line("table1", "afl", seed, rounds=rounds, best=best, rounds_to_target=3)
+        for seed, (rounds, best) in enumerate([(10, 0.5), (40, 0.81)])
+    ]
+    write_markdown_page(Path("page.md"), FEDPROF, lines_by_key([*ours, *theirs]))
+    text = Path("page.md").read_text()
+    assert "| AFL (2) | −0.0200 | – | +1.0 ± 0.0 | – |" in text
+    assert "| AFL (2, after 10 to 40 rounds) |" in text
 
 
 def test_whom_an_algorithm_selects_is_counted_from_its_runs():
@@ -167,13 +181,16 @@ def test_runs_that_were_cut_short_are_not_held_against_the_paper():
     missed = {"best": 0.5, "rounds_to_target": None, "seconds_to_target": None, "wh_to_target": None}
     text = page_of([run_line("table1", "afl", seed, rounds=5, **missed) for seed in range(2)])
     section = text.split("<h2>Table 1")[1].split("</section>")[0].split("Partial aggregation")[1]
-    assert "All runs stopped early, of 500 rounds: AFL after 5. " in section
+    assert "All runs stopped early, of 500 rounds, as their rows say" in section
+    assert "AFL (2, after 5 rounds)" in section
     assert "Up to 5 rounds" in section
     assert "Worse than in the paper" not in section
     late = page_of([run_line("table1", "afl", rounds=90, best=0.9, rounds_to_target=80)])
     assert "Worse than in the paper: AFL (Rounds)." in late
     whole = page_of([run_line("table1", "afl", 0, rounds=500, **missed), run_line("table1", "fedprof", rounds=40)])
-    assert "1 of 2 runs stopped early, of 500 rounds: FedProf after 40. " in whole
+    assert "1 of 2 runs stopped early, of 500 rounds" in whole
+    assert "AFL (1)" in whole
+    assert "FedProf (1, after 40 rounds)" in whole
 
 
 def test_the_page_of_one_piece_shows_the_others_only_where_they_have_lines():

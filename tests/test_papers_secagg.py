@@ -19,7 +19,7 @@ from winnow.papers import (
 )
 from winnow.papers.result_lines import ResultLine, lines_by_key
 from winnow.papers.secagg import CIFAR10, MNIST, PERIODS
-from winnow.papers.secagg.compression_codes import UNCOMPRESSED, product_code
+from winnow.papers.secagg.compression_codes import UNCOMPRESSED, plain_product_code, product_code
 from winnow.papers.secagg.tradeoff_figure import LAST_ROUNDS, accuracy_difference, final_accuracy
 
 PAPER = PAPERS["secagg"]
@@ -55,12 +55,18 @@ def test_accuracy_is_that_of_the_last_rounds_and_compared_seed_by_seed() -> None
 
 
 def test_the_page_sets_bytes_beside_accuracy() -> None:
-    code = product_code(16, 8)
+    code, plain = product_code(16, 8), plain_product_code(16, 8, "public")
     lines: list[ResultLine] = [uplink(UNCOMPRESSED.name, 240_000.0), uplink(code.name, 6_000.0)]
     for seed in range(2):
         lines += [run_line(UNCOMPRESSED.name, seed, 0.97), run_line(code.name, seed, 0.965)]
+        lines.append(run_line(plain.name, seed, 0.95))
     text = write_markdown_page(Path("page.md"), PAPER, lines_by_key(lines)).read_text()
-    assert "| Product quantisation: k = 16, d = 8 (2) | 6,000 | 40.0 | 0.9650 ± 0.0000 | -0.0050 ± 0.0000 |" in text
+    ours, published = (
+        "Product quantisation, Winnow's: k = 16, d = 8",
+        "Product quantisation, as published: k = 16, d = 8",
+    )
+    assert f"| {ours} (2) | 6,000 | 40.0 | 0.9650 ± 0.0000 | -0.0050 ± 0.0000 |" in text
+    assert f"| {published}, codebooks from public samples (2) | – | – | 0.9500 ± 0.0000 | -0.0200 ± 0.0000 |" in text
     page = unescape(write_html_page(Path("page.html"), PAPER, lines_by_key(lines)).read_text())
     assert 'class="plot"' in page
     assert "Figure 3" in page

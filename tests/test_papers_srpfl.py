@@ -24,7 +24,7 @@ from winnow.papers.srpfl import DATA_CASES, FIGURES
 from winnow.papers.srpfl.linear_figure import LinearFigure, fit_ratios
 from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, elapsed_seconds, mean_speedup
 from winnow.runs import RunFolder
-from winnow.runs.retiming import with_communication_cost
+from winnow.runs.changed_communication_cost import with_communication_cost
 
 PAPER = PAPERS["srpfl"]
 TINY = [
@@ -47,6 +47,7 @@ def page_of(lines: list[RunResultLine | LinearCaseResultLine]) -> str:
     return unescape(write_html_page(Path("page.html"), PAPER, lines_by_key(lines)).read_text())
 
 
+@pytest.mark.slow(part="papers")
 def test_a_figure_is_run_on_one_clock_and_shown_for_three(capsys):
     done = call(capsys, "reproduce", "srpfl", "fig3-small", "--seeds", 1, "--rounds", 2, *TINY, "--quiet")
     assert done.code == 0, done.err

@@ -211,7 +211,7 @@ def test_labels_keep_their_names():
     assert data.preprocessing.notice() == "preprocessing: numbers are scaled by column; labels 0, 2 are classes 0, 1, …"
     assert from_arrays(np.eye(4), [0, 1, 1, 0], scale="none").preprocessing.notice() == ""
     assert from_frame(patients(), targets="outcome", owner="hospital").preprocessing.notice() == (
-        "preprocessing: missing values of age become the median, marked in a feature of their own; "
+        "preprocessing: missing values of age are filled in, and marked in a feature of their own; "
         "ward one-hot, with a feature for other values; numbers are scaled by column; 3 columns make 7 features; "
         "labels ill, well are classes 0, 1, …"
     )

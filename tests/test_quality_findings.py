@@ -14,10 +14,10 @@ from winnow.learn.client_quality.client_findings import DataNames, client_findin
 from winnow.learn.client_quality.client_median_reference import typical_reference
 from winnow.learn.client_quality.copied_rows import copy_findings, distinct_rows, expected_distinct, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, ClientEvidence
-from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.image_statistics import IMAGE_STATISTICS, image_statistics
 from winnow.learn.client_quality.label_findings import label_findings
+from winnow.learn.client_quality.label_free_expected_moments import unexplained_share
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 
 Rows = NDArray[np.float64]

@@ -120,7 +120,7 @@ def test_labels_that_no_model_could_know_are_said_to_be_unjudged(seed: int) -> N
     assert found[0].verdict in ("suspect", "harmful")
     judged = [each for each in found[1:] if each.verdict == "fine"]
     assert len(judged) >= 5
-    words = "inputs are as expected; labels could not be judged: the model hardly tells the classes apart"
+    words = "inputs are as expected; labels could not be judged: the model knows too little about them"
     assert {each.evidence for each in judged} == {words}
 
 
@@ -138,9 +138,10 @@ def test_labels_that_the_model_knows_are_judged() -> None:
 
 
 def departures(*, inputs: float, labels: float, loss: float) -> Departures:
-    """No effect in any statistic, chance has a deviation of 0.1, and faults would have these effects."""
-    harm = {"loss": loss, "copies": np.nan} | dict.fromkeys(STATISTICS[4:8], inputs)
-    return Departures(np.array([[0.0, 0.1, 0.0, harm.get(name, labels)] for name in STATISTICS]))
+    """No effect in any statistic, chance has a deviation of 0.1, and faults would have these effects; NaN: not told."""
+    harm = {"loss": loss, "copies": 0.0} | dict.fromkeys(STATISTICS[4:8], inputs)
+    harms = [harm.get(name, labels) for name in STATISTICS]
+    return Departures(np.array([np.full(4, np.nan) if np.isnan(each) else [0.0, 0.1, 0.0, each] for each in harms]))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,10 @@ def departures(*, inputs: float, labels: float, loss: float) -> Departures:
     [
         (1.0, 1.0, 1.0, "fine", ""),
         (1.0, 0.1, 0.3, "fine", "labels could not be judged: too few samples"),
-        (1.0, 0.05, 0.05, "fine", "labels could not be judged: the model hardly tells the classes apart"),
+        (1.0, 0.05, 0.05, "fine", "labels could not be judged: the model knows too little about them"),
         (0.1, 1.0, 1.0, "fine", ""),
+        (np.nan, 1.0, 1.0, "fine", "labels are as expected; inputs were not looked at"),
+        (1.0, np.nan, np.nan, "fine", "inputs are as expected; labels were not looked at"),
         (0.1, 0.1, 0.1, "cannot tell", "to tell"),
     ],
 )

@@ -32,6 +32,7 @@ def invitations_by_condition(result: Result) -> dict[str, float]:
     return {label: float(counts[of_client == index].mean()) for index, label in enumerate(labels)}
 
 
+@pytest.mark.slow(part="science")
 def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) -> None:
     """Table 1 of the paper: 47.7 minutes and 4.59 Wh for 82 rounds of 10 clients, so 35 s a round, 20 J a client."""
     needs(data_directory, "gas_turbine")
@@ -44,6 +45,7 @@ def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) 
     assert np.mean(joules) == pytest.approx(20, abs=2)
 
 
+@pytest.mark.slow(part="science")
 def test_polluted_sensors_are_hardly_invited(data_directory: Path) -> None:
     needs(data_directory, "gas_turbine")
     invited = invitations_by_condition(run("gas-turbine", data_directory, "fedprof", 0, 40))
@@ -94,7 +96,7 @@ def test_the_demo_shows_a_clear_lead() -> None:
     assert all(ours > theirs for ours, theirs in zip(best["fedprof"], best["fedavg-rp"], strict=True))
 
 
-# The conclusions that are published of table 1, on a reduced case -----------------------------------------------------
+# The conclusions that are published, on reduced cases; those of table 3 would take an accelerator ---------------------
 
 UNPUBLISHED_SEEDS = (2_000, 2_001)
 """Neither published nor tuned with."""
@@ -152,3 +154,36 @@ def test_fedprof_passes_over_polluted_sensors_and_selects_noisy_ones_half_as_oft
                 of_seed.append(rates[condition] / rates["clean"])
         assert low < np.mean(shares["noise"]) < high, algorithm
         assert (np.mean(shares["pollution"]) < 0.02) == (algorithm != "fedavg-rp"), algorithm
+
+
+@pytest.mark.slow(part="science")
+def test_in_the_partial_group_of_table_2_fedprof_is_first_at_the_target(data_directory: Path) -> None:
+    """17 rounds to 0.90 where the others take 25 to 43; one seed, and rivals have two rounds more."""
+    needs(data_directory, "mnist")
+    ours = run("mnist", data_directory, "fedprof", UNPUBLISHED_SEEDS[0], 24)
+    needed = ours.summary.rounds_to_target
+    assert needed is not None
+    assert needed < 22
+    for rival in PARTIAL_RIVALS:
+        theirs = run("mnist", data_directory, rival, UNPUBLISHED_SEEDS[0], needed + 2).summary
+        assert theirs.rounds_to_target is None, rival
+    selected = invitations_by_condition(ours)
+    for condition in ("irrelevant", "blur", "salt-and-pepper"):
+        assert selected[condition] < 0.1 * selected["clean"]
+
+
+@pytest.mark.slow(part="science")
+def test_product_quantisation_loses_less_than_the_published_one(data_directory: Path) -> None:
+    """At 43 times fewer bytes it ends 0.3 points below plain updates, the published one 3.0."""
+    needs(data_directory, "mnist")
+    coded = ("collect.name=secure", "collect.keeper=true", "collect.encoding.name=product-quantisation",
+             "collect.encoding.codewords=4")  # fmt: skip
+    published = (*coded, "collect.encoding.plain=true", "collect.parameter_source=public")
+    reached = []
+    for sets in ((), coded, published):
+        experiment = resolve("secagg-mnist", sets=sets, seed=UNPUBLISHED_SEEDS[0], rounds=16)
+        history = run_experiment(experiment, inputs=RunInputs(data_directory=data_directory)).history
+        reached.append(float(np.mean([row["reference.accuracy"] for row in history[-3:]])))
+    plain_updates, ours, theirs = reached
+    assert plain_updates - ours < 0.5 * (plain_updates - theirs)
+    assert plain_updates - theirs > 0.02

@@ -9,8 +9,8 @@ from torch.nn import functional
 from winnow.core import ModelError
 from winnow.learn.stack import LOSSES, Batch, Loss, model_state, repeat_state
 from winnow.learn.stack.stacked_execution import StackedExecution
-from winnow.learn.stack.stacked_gradients import StackedCohort, compile_cohort
 from winnow.learn.stack.stacked_layers import depthwise_taps
+from winnow.learn.stack.stacked_or_compiled_gradients import StackedCohort, compile_cohort
 
 CLIENTS, SAMPLES = 2, 3
 

@@ -5,7 +5,8 @@
     python -m bench clients --data adult credit --seeds 2 --workers 2
 
 Records go to docs/results/clients.jsonl, one line a run, and the page to docs/results/clients.md. Runs that are there
-already are not run again. Constants of the assessment were chosen on seeds 100 and 101; figures are of seeds 0 to 4.
+already are not run again. Constants of the assessment were chosen on seeds 100 and 101, and runs of 0 to 4 were seen
+while rules were changed; figures are of seeds 10 to 14.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="Adult, one seed, Dirichlet 0.3, a few ways")
     parser.add_argument("--data", nargs="+", choices=[*SETS], default=[*SETS])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--first-seed", type=int, default=10)
     parser.add_argument("--rival-seeds", type=int, default=5, help="how many of the seeds the rivals are tried on, too")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
@@ -74,7 +75,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _wanted(options: argparse.Namespace) -> list[Wanted]:
     if options.quick:
-        return [Wanted("adult", 0.3, way, 0) for way in QUICK_WAYS]
+        return [Wanted("adult", 0.3, way, options.first_seed) for way in QUICK_WAYS]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     return [
         Wanted(data, alpha, way, seed)

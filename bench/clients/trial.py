@@ -1,7 +1,7 @@
 """One run of Winnow on a federation of which some clients have bad data: what it says of them, and what others do."""
 
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,10 @@ class Trial:
         return self.data, self.alpha, self.way, self.seed
 
     def record(self) -> dict[str, Any]:
-        return asdict(self)
+        """With six digits of each number: more would only make the file longer."""
+        rivals = {name: [_short(each) for each in values] for name, values in self.rivals.items()}
+        scores = [None if score is None else _short(score) for score in self.scores]
+        return asdict(replace(self, scores=scores, rivals=rivals))
 
 
 def try_clients(quality_set: QualitySet, alpha: float, way: str, seed: int, *, rivals: bool) -> Trial:
@@ -113,3 +116,7 @@ def _observations(
         trained=prepared.plan.layout.trained,
         seed=seed,
     )
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.6g}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
+    from winnow.questions import fit, intersect, load_fit, stats
 
     __version__: str
 
@@ -35,9 +36,13 @@ __all__ = [
     "compare",
     "connect",
     "data",
+    "fit",
+    "intersect",
     "load",
+    "load_fit",
     "run",
     "run_workflow",
+    "stats",
 ]
 
 _HOMES = {
@@ -52,8 +57,12 @@ _HOMES = {
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
+    "fit": "winnow.questions",
+    "intersect": "winnow.questions",
     "load": "winnow.api",
+    "load_fit": "winnow.questions",
     "run": "winnow.api",
+    "stats": "winnow.questions",
 }
 
 

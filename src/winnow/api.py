@@ -40,9 +40,9 @@ from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.saved_model import load_model
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.estimators import is_estimator
 from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
+from winnow.learn.sklearn_models import is_estimator
 from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.user_training_functions import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress

@@ -36,7 +36,7 @@ BLOCKS = ("representation", "columns", "outcomes")
 
 def settings(*sets: str) -> Experiment:
     base = {key: value for key, value in BASE.items() if key != "quality"}
-    return resolve(base, sets=("engine.execution=loop", "rounds=2", *sets), algorithm="fedavg")
+    return resolve(base, sets=("engine.execution=loop", "rounds=2", "quality.assessments=5", *sets), algorithm="fedavg")
 
 
 def judged(log: Any) -> list[Any]:

@@ -253,3 +253,22 @@ def test_a_server_that_stalls_or_talks_nonsense_is_survived(world: World, script
         near.faults.disconnected = False
         assert script.wait(SubmitResult, 2).result.failure is None
     assert script.all_of(Hello)[0].clock == 0.0
+
+
+def test_a_table_is_trained_on_only_where_a_rule_names_it_and_never_by_custom_code(
+    tmp_path: Path, script: Script
+) -> None:
+    table = '[tables.stays]\nfile = "secret-place/rows.csv"\ncolumns = { a = "public" }\n'
+    world = World(tmp_path / "project", site=SITE + table)
+    wanted = '[data]\nname = "stays"\n'
+    anything = '[[jobs]]\nroles = ["lead"]\ndata = ["*"]\nown_code = true\n'
+    named = anything.replace("*", "stays")
+    with serving(world, script, f"memory://policy-{next(NUMBERS)}") as near:
+        world.allow(anything)
+        with agent_at(world, near.url):
+            script.tell(deploy(script, world.bundle(wanted), job="job-1"))
+            assert "may not train on table 'stays' here" in script.wait(DeployResult, 1).reason
+            world.allow(named)
+            script.tell(deploy(script, world.bundle(wanted, **{"mine.py": "x = 1"}), job="job-2"))
+            wait_for(lambda: len(script.all_of(DeployResult)) == 2, "an answer")
+            assert "is a table, which jobs with custom code cannot use" in script.all_of(DeployResult)[1].reason

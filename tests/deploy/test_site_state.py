@@ -12,8 +12,8 @@ from siting import World
 
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.state_database import SCHEMA, VERSION
-from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
-from winnow.deploy.wire.messages import Blob, ClientResult, DeployJob, PeerSite, Resources
+from winnow.deploy.site.state_store import SiteStateStore, StateStoreError, StoredResult
+from winnow.deploy.wire.messages import Blob, ClientResult, DeployJob, PeerSite, Resources, Settle
 
 BLOB = {"digest": "b" * 64, "size": 7}
 DEPLOY = {
@@ -100,3 +100,41 @@ def test_an_agent_does_not_start_with_state_of_a_newer_version(tmp_path: Path) -
         f"winnow: error: a newer Winnow wrote the site's state in {path}; upgrade this site",
     )
     assert "Traceback" not in ended.stderr
+
+
+def _stored(task: str, worker: str = "", **files: str) -> StoredResult:
+    result = ClientResult(job="job-1", task=task, client=2, peer_messages={1: b"sealed"})
+    return StoredResult(result=result, round=3, worker_id=worker, **files)
+
+
+def test_results_that_nothing_could_use_after_a_kill_are_not_written_to_the_disk(tmp_path: Path) -> None:
+    """A letter under keys of a process is kept in memory; what has a file, or may be sent later, is on the disk."""
+    short, ended, with_state, lasting = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+    state = SiteStateStore(tmp_path / STATE_FILE)
+    for stored in (
+        _stored(short, "worker"),
+        _stored(ended, "worker"),
+        _stored(with_state, "worker", new_client_state="kept"),
+        _stored(lasting),
+    ):
+        state.add_result(stored)
+        assert state.results("job-1", stored.result.task) == {2: stored}
+    state.settle(Settle(job="job-1", round=3, tasks={with_state: [2]}, ended_tasks=[ended]))
+    assert state.results("job-1", short), "its task goes on"
+    assert state.results("job-1", ended) == {}
+    assert state.client_state_files("job-1") == {2: "kept"}
+    state.close()
+    restarted = SiteStateStore(tmp_path / STATE_FILE)
+    assert restarted.results("job-1", short) == {}
+    assert restarted.results("job-1", lasting) == {2: _stored(lasting)}
+    assert restarted.client_state_files("job-1") == {2: "kept"}
+    restarted.close()
+
+
+@pytest.mark.parametrize("delete", ["job", "result"])
+def test_results_in_memory_are_deleted_with_their_job_or_alone(tmp_path: Path, delete: str) -> None:
+    state, stored = SiteStateStore(tmp_path / STATE_FILE), _stored("a" * 64, "worker")
+    state.add_result(stored)
+    state.delete_job("job-1") if delete == "job" else state.delete_result(stored)
+    assert state.results("job-1", "a" * 64) == {}
+    state.close()

@@ -11,6 +11,7 @@ import typer
 
 from winnow.cli.algorithms import algorithms
 from winnow.cli.audit import audit
+from winnow.cli.budget import budget
 from winnow.cli.check import check
 from winnow.cli.clients import clients
 from winnow.cli.compare import compare
@@ -21,6 +22,8 @@ from winnow.cli.federation.job_commands import abort, clone, download, submit
 from winnow.cli.federation.job_status_and_logs import jobs, logs, status
 from winnow.cli.federation.local import local
 from winnow.cli.federation.sites import sites
+from winnow.cli.fit import fit
+from winnow.cli.intersect import intersect
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
@@ -31,10 +34,11 @@ from winnow.cli.runs import runs
 from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
+from winnow.cli.stats import stats
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.version import print_version, version
 
-EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "Catalogues"
+EXPERIMENTS, QUESTIONS, RESULTS, CATALOGUES = "Experiments", "Questions", "Results", "Catalogues"
 FEDERATIONS = "Federations"
 
 hide_python_types()
@@ -94,6 +98,29 @@ app.command(
 )(explain)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow runs", "winnow runs runs/compare-demo"))(runs)
 app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow stats people --in federation.toml --by sex --histograms 20 --correlation --out people.html",
+        "winnow stats people --test t:age,sex --test chi2:sex,ward",
+        "winnow stats people --kit kits/ana --epsilon 1.0",
+    ),
+)(stats)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow fit logistic 'died ~ age + C(ward)' --in federation.toml",
+        "winnow fit kmeans stays --columns age,cost --clusters 4",
+        "winnow fit poisson 'visits ~ age' --kit kits/ana --table stays --out visits.json",
+    ),
+)(fit)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow intersect stays --key patient --owners north,south",
+        "winnow intersect stays --key patient --owners north,south --size --kit kits/ana",
+    ),
+)(intersect)
+app.command(
     rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
 )(show)
 app.command(
@@ -135,6 +162,10 @@ app.command(
 )(provision)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow server kits/server-1"))(server)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow site kits/clinic-a"))(site)
+app.command(
+    rich_help_panel=FEDERATIONS,
+    epilog=_examples("winnow budget kits/clinic-a", "winnow budget kits/clinic-a --reset ana stays"),
+)(budget)
 app.add_typer(local, name="local", rich_help_panel=FEDERATIONS)
 app.command(
     rich_help_panel=FEDERATIONS,

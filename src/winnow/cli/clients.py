@@ -88,7 +88,7 @@ def _the_run(folder: Path) -> "RunView":
 
 def _chosen(rows: "Sequence[ClientRow]", find: str | None, verdict: str | None) -> "Sequence[ClientRow]":
     from winnow.core import RunError, suggest
-    from winnow.runs.client_table import VERDICTS
+    from winnow.core.events import VERDICTS
 
     if verdict is not None and verdict not in VERDICTS:
         raise RunError(f"--verdict {verdict}: there is no such verdict; {suggest(verdict, VERDICTS)}")

@@ -31,13 +31,19 @@ def explain(
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain who learns what in a run, under which assumptions and at what cost.
+    """Explain who learns what in a run or by a question, under which assumptions and at what cost.
 
     It warns about settings that undo each other's privacy.
     """
     from msgspec import to_builtins
 
     from winnow.cli.console import stdout_console, write_json
+    from winnow.cli.explain_question import answered_question, show_explanation
+
+    question = answered_question(Path(source))
+    if question is not None:
+        show_explanation(*question, as_json=as_json)
+        return
     from winnow.explain.privacy_report import make_privacy_report
     from winnow.runs import read_privacy_budgets
 

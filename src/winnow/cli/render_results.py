@@ -15,6 +15,7 @@ from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record
 from winnow.runs.client_table import LatestAssessments
+from winnow.runs.run_identity_record import TRAINING
 from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, TEST, abandoned_text, privacy_spent_rows
 from winnow.terminal_tables import plain_text, table
 
@@ -25,6 +26,10 @@ def open_runs(folder: Path) -> list[RunView]:
     """The run in a folder, or the runs in its folders."""
     found = [] if holds_run(folder) or not folder.is_dir() else runs_below(folder)
     return [RunFolder.open(path) for path in found or [folder]]  # which says what a folder without runs lacks
+
+
+def all_trained(views: list[RunView]) -> bool:
+    return all(view.label.kind == TRAINING for view in views)
 
 
 def run_record(view: RunView, report: Path | None = None) -> dict[str, Any]:
@@ -52,6 +57,17 @@ def run_summary(view: RunView) -> RenderableType:
     title = plain_text(f"{label.name} · {label.algorithm} · seed {label.seed}")
     title.stylize("bold")
     return Group(title + Text(f"  {_state(view, summary)}", style="not bold"), lines)
+
+
+def answer_summary(view: RunView) -> RenderableType:
+    """What a question's run has found; as long as it is not finished, how far it is."""
+    from winnow.analytics.answers import render_answer
+    from winnow.analytics.question_run_folder import stored_answer
+
+    assert view.path is not None
+    title = plain_text(f"{view.label.name}  {_state(view, view.summary())}")
+    title.stylize("bold", 0, len(view.label.name))
+    return title if view.result is None else Group(title, render_answer(stored_answer(view.path)))
 
 
 def run_state(view: RunView, stopped: str | None) -> str:

@@ -23,13 +23,16 @@ def show(
     With --json it prints a record for each run, each on a line of its own.
     """
     from winnow.cli.console import stdout_console, write_json
-    from winnow.cli.render_results import open_runs, run_record, run_summary, run_tables
+    from winnow.cli.render_results import answer_summary, open_runs, run_record, run_summary, run_tables
     from winnow.experiment.run_folders import holds_run
+    from winnow.runs.run_identity_record import TRAINING
 
     views = open_runs(run)
     if as_json:
         for view in views:
             write_json(run_record(view))
+    elif holds_run(run) and views[0].label.kind != TRAINING:
+        stdout_console().print(answer_summary(views[0]))
     elif holds_run(run):
         stdout_console().print(run_summary(views[0]), run_tables(views[0]))
     else:

@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from winnow.config.question_kinds import QuestionKind
 from winnow.core import Settings
 
 MIN_SITE_TIMEOUT = 5.0
@@ -16,6 +17,8 @@ MIN_SITE_TIMEOUT = 5.0
 class JobSettings(Settings):
     """Which sites, how many at least, how urgent, and what of each."""
 
+    kind: QuestionKind | None = None
+    """The kind of question in the [question] section; None for a training, or a program's own workflow."""
     sites: tuple[str, ...] = ()
     """Those that are to take part; all that offer the data if none is named."""
     min_sites: int | None = Field(default=None, ge=1)

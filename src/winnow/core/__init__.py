@@ -21,6 +21,7 @@ from winnow.core.suggest import suggest
 if TYPE_CHECKING:
     from winnow.core.clock import Clock, VirtualClock
     from winnow.core.events import (
+        Answered,
         AnyEvent,
         Assessed,
         Evaluated,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Metrics,
         PolicyApplied,
         Rejected,
+        Released,
         RoundFinished,
         Scored,
         Selected,
@@ -44,6 +46,7 @@ __all__ = [
     "NO_COST",
     "NO_WORK",
     "UNTIL_ALL",
+    "Answered",
     "AnyEvent",
     "Arrays",
     "Assessed",
@@ -68,6 +71,7 @@ __all__ = [
     "Population",
     "Randomness",
     "Rejected",
+    "Released",
     "Reply",
     "RoundFinished",
     "RunError",
@@ -93,6 +97,7 @@ __all__ = [
 _HOMES = {
     "clock": ("Clock", "VirtualClock"),
     "events": (
+        "Answered",
         "AnyEvent",
         "Assessed",
         "Evaluated",
@@ -101,6 +106,7 @@ _HOMES = {
         "Metrics",
         "PolicyApplied",
         "Rejected",
+        "Released",
         "RoundFinished",
         "Scored",
         "Stopped",

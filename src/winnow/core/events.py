@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,20 @@ from winnow.core.task import NO_COST, Cost
 
 Metrics: TypeAlias = Mapping[str, Mapping[str, float]]
 """Scores by the data they were measured on: {"reference": {"accuracy": 0.9, "loss": 0.3}, "test": {...}}."""
+
+Verdict: TypeAlias = Literal["harmful", "suspect", "different", "cannot tell", "fine"]
+"""What is thought of a client's data."""
+HARMFUL: Final = "harmful"
+SUSPECT: Final = "suspect"
+DIFFERENT: Final = "different"
+CANNOT_TELL: Final = "cannot tell"
+FINE: Final = "fine"
+VERDICTS: tuple[Verdict, ...] = (HARMFUL, SUSPECT, DIFFERENT, CANNOT_TELL, FINE)
+"""The worst first; what cannot be told stands before what is known to be fine."""
+ALARMS: tuple[Verdict, ...] = (HARMFUL, SUSPECT)
+"""The verdicts from which something follows."""
+READMIT: Final = "readmit"
+KEEP: Final = "keep"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +105,9 @@ class Assessed(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyApplied(Event):
-    """A client's verdict had a consequence: "exclude", "down-weight", or "readmit", which ends either."""
+    """A client's verdict had a consequence: "exclude", "down-weight", or "readmit", which ends either; "keep"
+    where `quality.keep` prevented it.
+    """
 
     kind = "policy_applied"
     client: int
@@ -107,4 +123,28 @@ class Stopped(Event):
     reason: str
 
 
-AnyEvent: TypeAlias = Evaluated | Selected | Scored | Rejected | RoundFinished | Assessed | PolicyApplied | Stopped
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released(Event):
+    """A step of an analysis opened so many `cells`, while `hidden` others had too few rows behind them; with noise,
+    what ε that cost by itself.
+    """
+
+    kind = "released"
+    step: str
+    cells: int
+    hidden: int = 0
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered(Event):
+    """The question of an analysis is answered: in which file, and that file's SHA-256."""
+
+    kind = "answered"
+    file: str
+    digest: str
+
+
+AnyEvent: TypeAlias = (
+    Evaluated | Selected | Scored | Rejected | RoundFinished | Assessed | PolicyApplied | Stopped | Released | Answered
+)

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
 from winnow.data.dataframe_adapters import array_of, as_table, check_finite
+from winnow.data.interpret_targets_and_owners import fit_targets, numbered_owners, targets_as_stated
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
 from winnow.data.tables import DataTable, as_text, check_columns, check_complete, is_number
-from winnow.data.targets_and_owners import fit_targets, numbered_owners, targets_as_stated
 from winnow.data.types import DataSet, Indices, RawDataSet
 
 MAX_SHOWN = 12

@@ -21,6 +21,8 @@ def load(
     A folder with a file a client stays unread but for the sizes.
     """
     check_source(settings)
+    if settings.table is not None:
+        raise DataError(f"table '{settings.table}' is divided among its owners already; name a file instead of a table")
     try:
         return _load(settings, directory, on_progress)
     except OSError as error:
@@ -29,7 +31,11 @@ def load(
 
 def check_source(settings: DataSettings) -> None:
     """Refuse an unknown set, a missing file or a setting without effect, before anything is read."""
-    if settings.path is not None:
+    if settings.table is not None:
+        if settings.path is None or not settings.path.is_file():
+            named = "data.path" if settings.path is None else str(settings.path)
+            raise DataError(f"there is no file {named} that declares table '{settings.table}'; check data.path")
+    elif settings.path is not None:
         check_own_file(settings.path, settings)
     else:
         settings.require_unset(

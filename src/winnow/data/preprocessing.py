@@ -259,7 +259,7 @@ class Preprocessing(Settings):
         filled = [column.name for column in self.columns if column.marks_missing]
         said = []
         if filled:
-            said.append(f"missing values of {listed(filled)} become the median, marked in a feature of their own")
+            said.append(f"missing values of {listed(filled)} are filled in, and marked in a feature of their own")
         if categories:
             said.append(f"{listed(categories)} one-hot, with a feature for other values")
         if self._scales_columns():

@@ -48,7 +48,8 @@ def settled_clients(
     """The [data] section with the number of clients where it does not say it: a folder has so many; where rows have
     owners and no partition is set, every owner is a client; `otherwise` so many.
     """
-    if (has_owners or table.get("owner") is not None) and "partition" not in table:
+    has_owners = has_owners or table.get("owner") is not None or table.get("table") is not None
+    if has_owners and "partition" not in table:
         return {"clients": 0, **table, "partition": {"name": "natural"}}
     if "clients" not in table and isinstance(table.get("path"), str | Path):
         folder = Path(table["path"]).expanduser()
@@ -63,11 +64,12 @@ class DataSettings(Settings):
     and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
     are identifiers of words or the like, and stay whole numbers; `categorical` names columns of numbers that are
     categories. With `owner` every owner is a client, unless a partition is set. A folder as `path` holds an .npz a
-    client.
+    client. With `table` the data are a declared table that several owners hold, and `path` is the federation file.
     """
 
     name: str = "digits"
     path: Path | None = Field(default=None, strict=False)
+    table: str | None = None
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
@@ -86,7 +88,11 @@ class DataSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _called_after_its_file(cls, table: Any) -> Any:
-        if not isinstance(table, Mapping) or "name" in table or not isinstance(table.get("path"), str | Path):
+        if not isinstance(table, Mapping) or "name" in table:
+            return table
+        if isinstance(table.get("table"), str):
+            return {**table, "name": table["table"]}
+        if not isinstance(table.get("path"), str | Path):
             return table
         return {**table, "name": name_from_file(Path(table["path"]))}
 
@@ -117,9 +123,20 @@ class DataSettings(Settings):
             for key in ("features", "categorical", "scale", "tokens", "task"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} has no effect beside a stated preprocessing; remove one of the two")
+        if self.table is not None:
+            self._check_table()
         if self.reference == 0:
             raise ValueError("reference = 0 leaves no data to evaluate on; set a number of rows or a share")
         return self
+
+    def _check_table(self) -> None:
+        if self.table != self.name:
+            raise ValueError(f"name and table differ ({self.name!r} and {self.table!r}); remove name")
+        if not self.targets:
+            raise ValueError('a table needs the columns to predict: targets = ["…"]')
+        for key in ("categorical", "owner", "tokens", "scale", "task"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} has no effect on a table, whose declaration says it; remove {key}")
 
     def require_unset(self, keys: Iterable[str], what: str) -> None:
         """A setting that would have no effect is a mistake."""

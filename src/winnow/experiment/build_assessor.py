@@ -24,7 +24,7 @@ from winnow.learn.client_quality.client_findings import DataNames
 from winnow.learn.client_quality.contribution import ContributionEstimator, evaluations_per_round
 from winnow.learn.client_quality.evidence import BLOCK_OF, COLUMNS
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
-from winnow.learn.client_quality.evidence_pass import SampleClasses, bin_edges
+from winnow.learn.client_quality.evidence_pass import SampleClasses
 from winnow.learn.client_quality.policy import QualityPolicy, clients_named
 from winnow.learn.client_quality.reference_source import (
     NORMAL_QUINTILES,
@@ -35,7 +35,7 @@ from winnow.learn.client_quality.reference_source import (
 )
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
 from winnow.learn.client_quality.update_evidence import UpdateEvidence
-from winnow.learn.profile_by_class import COUNT_BYTES
+from winnow.learn.profile_by_class import COUNT_BYTES, target_edges
 from winnow.learn.profiled_layer import default_layer
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.run_plan import TrainingPlan
@@ -122,7 +122,7 @@ def _sample_classes(plan: TrainingPlan, model: ModelSetup, targets: Tensor) -> S
     """By label or, in a regression, by bins of the targets of the server's reference set, if it has one."""
     if plan.classes is not None:
         return SampleClasses.of(plan.classes, sequences=model.probe[1].dim() > 1)
-    edges = bin_edges(targets.cpu().numpy()) if len(targets) else NORMAL_QUINTILES
+    edges = target_edges(targets.cpu().numpy()) if len(targets) else NORMAL_QUINTILES
     return SampleClasses.of(None, sequences=False, edges=edges)
 
 

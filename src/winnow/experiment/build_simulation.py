@@ -21,7 +21,6 @@ from winnow.data import (
     NaturalPartition,
     Preprocessing,
     federate,
-    load,
 )
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
@@ -34,6 +33,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
@@ -67,7 +67,9 @@ class PreparedRun:
     federation: Federation
     """The clients as the workflow reaches them: through the filters, if there are any."""
     simulation: SimulatedFederation[LearningSite]
-    """The clients themselves, with their data and their states."""
+    """The clients themselves, with their data."""
+    store: ClientStore
+    """What each client keeps."""
     module: nn.Module
     fitted_estimator: Callable[[], Any]
     """The scikit-learn estimator with the module's parameters; None where the model is none."""
@@ -89,7 +91,7 @@ class PreparedRun:
 
     def snapshot(self) -> Snapshot:
         """The workflow's state and the clients': all that it takes to continue."""
-        own, kept = self.training.snapshot(), self.simulation.store.state()
+        own, kept = self.training.snapshot(), self.store.state()
         arrays = {**own.arrays, **{f"{CLIENT_STATE_PREFIX}{name}": array for name, array in kept.items()}}
         return Snapshot(arrays=arrays, values=own.values)
 
@@ -115,7 +117,7 @@ def prepare_run(
 
     A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`.
     """
-    dataset = inputs.dataset or load(experiment.data, inputs.data_directory)
+    dataset = inputs.dataset or load_data(experiment.data, inputs.data_directory)
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
@@ -152,6 +154,7 @@ def prepare_run(
         training=training,
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
+        store=store,
         module=setup.model.module,
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,

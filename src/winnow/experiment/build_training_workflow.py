@@ -36,11 +36,11 @@ from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
-from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.run_plan import TrainingPlan
+from winnow.learn.sklearn_models import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.stack import (
     Loss,
     OwnTraining,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 from winnow.core import AnyEvent
 
 if TYPE_CHECKING:
+    from winnow.analytics.question import Question
     from winnow.config.schema import Experiment
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
@@ -26,6 +27,9 @@ class ExecutionContext(Protocol):
 
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         """Take part in an experiment."""
+
+    def run_question(self, question: "Question") -> None:
+        """Take part in the answer to a question about a table."""
 
     def run_workflow(self, wanted: "WorkflowSpec", on_event: OnEvent) -> list[AnyEvent]:
         """Take part in a workflow of the program's own."""

@@ -362,7 +362,7 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
 
 
 def _result(prepared: PreparedRun, view: RunView) -> Result:
-    training, store = prepared.training, prepared.simulation.store
+    training, store = prepared.training, prepared.store
     prepared.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=prepared.experiment,

@@ -1,6 +1,6 @@
 """Custom workflows with custom handlers, where `winnow.run` would train a model."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from winnow.config.config_errors import config_error
 from winnow.core import AnyEvent, Handler, Population, Workflow
-from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.load_data import load_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class WorkflowSpec:
     handlers: Mapping[str, Handler[HostedClients]]
     data: DataSettings
     seed: int = 0
+    volatile: frozenset[str] = frozenset()
 
 
 def run_workflow(
@@ -41,23 +43,26 @@ def run_workflow(
     *,
     data: str | Mapping[str, Any],
     seed: int = 0,
+    volatile: Collection[str] = (),
     on_event: OnEvent = lambda event: None,
 ) -> list[AnyEvent]:
     """Run a workflow over clients whose sites have these handlers: `(tasks, holdings) -> outcomes`.
 
     `data` names a known set, or is a [data] section (`{"name": "digits", "clients": 10}`). In a submitted program the
-    sites' data of that name are used. Gives what happened; what was achieved is in the workflow. Nothing after it is
-    executed at a site, nor where the program is only asked what it wants to run.
+    sites' data of that name are used. `volatile` names handlers whose replies hold only while their site's process
+    lives, like letters under a key that it drew: a site writes none of them to its disk. Gives what happened; what was
+    achieved is in the workflow. Nothing after it is executed at a site, nor where the program is only asked what it
+    wants to run.
     """
     settings = _data_settings({"name": data} if isinstance(data, str) else dict(data))
-    wanted = WorkflowSpec(workflow=workflow, handlers=handlers, data=settings, seed=seed)
+    wanted = WorkflowSpec(workflow=workflow, handlers=handlers, data=settings, seed=seed, volatile=frozenset(volatile))
     context = current_context()
     if context is not None:
         return context.run_workflow(wanted, on_event)
     from winnow.fleet import Devices  # noqa: PLC0415 - in a job none of this is needed, nor torch
     from winnow.simulate import SimulatedFederation  # noqa: PLC0415
 
-    spread = federate(load(settings), settings, seed)
+    spread = federate(load_data(settings), settings, seed)
     clients = spread.clients
     federation = SimulatedFederation(
         site=HostedClients(clients=clients),

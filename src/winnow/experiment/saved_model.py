@@ -29,9 +29,9 @@ from winnow.experiment.model_folder import (
 )
 from winnow.experiment.provenance import Provenance
 from winnow.learn.adapted_model import AdaptedModel, own_module
-from winnow.learn.estimators import estimator_model, is_estimator
 from winnow.learn.models import ModelSettings, PythonModel
 from winnow.learn.run_plan import TrainingPlan
+from winnow.learn.sklearn_models import estimator_model, is_estimator
 from winnow.learn.stack import ModelState, model_state
 from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.summary import Summary

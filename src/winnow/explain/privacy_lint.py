@@ -63,6 +63,11 @@ def _update_protection(experiment: Experiment) -> str | None:
     return 'client.name = "dp-sgd" hides samples in updates' if isinstance(experiment.client, DpSgd) else None
 
 
+def asks_for_units(experiment: Experiment) -> bool:
+    """Whether the owners of a table tell its units before the first round."""
+    return experiment.data.table is not None and experiment.data.preprocessing is None
+
+
 # The rules ------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +221,15 @@ def _codewords_beside_sums(experiment: Experiment) -> str | None:
     )
 
 
+def _units_beside_noise(experiment: Experiment) -> str | None:
+    if not _adds_noise(experiment) or not asks_for_units(experiment):
+        return None
+    return (
+        "noise hides clients or samples, but the units of the table (means and deviations over all owners) are told "
+        "without it and count in no ε; state data.preprocessing from a statistic with --epsilon"
+    )
+
+
 LINT_RULES: tuple[Callable[[Experiment], str | None], ...] = (
     _losses_beside,
     _profiles_beside,
@@ -224,6 +238,7 @@ LINT_RULES: tuple[Callable[[Experiment], str | None], ...] = (
     _published_sample,
     _selection_without_noise,
     _scores_beside_noise,
+    _units_beside_noise,
     _bound_after_noise,
     _largest_after_noise,
     _noise_twice,

@@ -8,6 +8,7 @@ from winnow.core import ConfigError
 from winnow.core.join_names import listed
 from winnow.explain.privacy_lint import (
     adds_local_noise,
+    asks_for_units,
     privacy_warnings,
     profiles_by_class,
     reports_model_losses,
@@ -47,6 +48,12 @@ class PrivacyReport:
     """How long budgets last, before a run has spent anything, and the noise with which they last to the end."""
 
 
+UNITS = (
+    "the units of the table: mean, standard deviation and missing values of each column, and how many rows have which "
+    "value, over all owners together and under their rules"
+)
+
+
 def make_privacy_report(experiment: Experiment, spent: Mapping[str, float] | None = None) -> PrivacyReport:
     return PrivacyReport(
         name=experiment.name,
@@ -76,7 +83,8 @@ def _part_descriptions(experiment: Experiment) -> Iterator[str]:
         matching.privacy_text() if sends_profiles(experiment) else ""
     ]
     said += [each.privacy_text() for each in experiment.filters]
-    return filter(None, [*said, _filters_inside(experiment), *experiment.quality.privacy_text(_evidence(experiment))])
+    on_evidence = experiment.quality.privacy_text(_evidence(experiment), experiment.rounds)
+    return filter(None, [*said, _filters_inside(experiment), *on_evidence])
 
 
 def _evidence(experiment: Experiment) -> Sequence[EvidenceKind]:
@@ -149,6 +157,8 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
             "which class are taken for which, where a site's policy allows it"
         )
     yield "how many samples each client has, which clients were selected, and when each replied"
+    if asks_for_units(experiment):
+        yield UNITS
 
 
 def _updates(experiment: Experiment) -> str:
@@ -195,6 +205,8 @@ def _to_sites(experiment: Experiment) -> Iterator[str]:
     yield "every model they receive; the difference of two consecutive models reveals the aggregate update of a round"
     if isinstance(experiment.collect, SecureAggregation | HomomorphicAggregation):
         yield "who else takes part in the same round, and how much data each has relative to the largest"
+    if asks_for_units(experiment):
+        yield UNITS
 
 
 def _in_result(experiment: Experiment) -> Iterator[str]:

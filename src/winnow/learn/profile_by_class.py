@@ -96,7 +96,9 @@ def label_classes(labels: int, counts: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def target_edges(targets: NDArray[np.float32]) -> tuple[float, ...]:
-    """Quantiles of the reference's first target that separate bins of about equally many samples."""
+    """Quantiles of the reference's first target that separate bins of about equally many samples; fewer where many are
+    the same.
+    """
     if not len(targets):
         raise ConfigError(
             'reference_clients: select.profile = "by-class" separates the targets of a regression by quantiles of the '

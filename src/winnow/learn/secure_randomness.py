@@ -34,9 +34,11 @@ BUFFERED_WORDS = 512
 """So many words are made when a single one is asked for, and there is none left."""
 
 
-def secure_generator() -> np.random.Generator:
-    """A generator whose numbers nobody can foresee, nor tell from those that it has drawn."""
-    return _SecureGenerator(_Keystream())
+def secure_generator(key: bytes | None = None) -> np.random.Generator:
+    """A generator whose numbers nobody can foresee, nor tell from those that it has drawn. The same `key`, which is
+    secret and used for nothing else, gives the same numbers again.
+    """
+    return _SecureGenerator(_Keystream(os.urandom(KEY_BYTES) if key is None else key))
 
 
 def secure_stream(seed: int, *names: str | int) -> np.random.Generator:
@@ -47,8 +49,8 @@ def secure_stream(seed: int, *names: str | int) -> np.random.Generator:
 class _Keystream:
     """The bits, in the form in which numpy takes them: a capsule around five C functions (numpy's `bitgen_t`)."""
 
-    def __init__(self) -> None:
-        self._cipher = Cipher(AES(os.urandom(KEY_BYTES)), CTR(bytes(BLOCK_BYTES))).encryptor()
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(AES(key), CTR(bytes(BLOCK_BYTES))).encryptor()
         self._left: list[int] = []
         self.lock = Lock()
         word, half = _Word(self._next), _Half(lambda _: self._next(_) >> 32)

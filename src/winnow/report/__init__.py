@@ -3,7 +3,8 @@
 from winnow.report.number_format import MeanAndSd
 from winnow.report.paired_differences import PairedDifference, difference_cells, paired_differences
 from winnow.report.privacy_section import PrivacyExplanation
-from winnow.report.report import comparison_of, write_report
+from winnow.report.report import write_report
+from winnow.report.summary_section import comparison_of
 from winnow.report.tables import (
     Cells,
     ComparisonRow,

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import plotly.graph_objects as go
 
+from winnow.core.events import CANNOT_TELL, DIFFERENT, FINE, HARMFUL, SUSPECT, VERDICTS
 from winnow.core.join_names import counted, listed
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import client_row_cells, client_score_text, policy_cells
@@ -22,23 +23,15 @@ from winnow.report.markup import (
     subheading,
     verdict_card,
 )
-from winnow.report.plot_data import RunPlotData
+from winnow.report.plot_data import Groups, RunPlotData
 from winnow.runs.client_table import (
     BEST_SHOWN,
-    CANNOT_TELL,
     COLUMNS,
-    DIFFERENT,
-    FINE,
-    HARMFUL,
     SHOWN_UP_TO,
-    SUSPECT,
-    VERDICTS,
     WORST_SHOWN,
     ClientRow,
     ClientTable,
 )
-
-Groups = Mapping[str, Sequence[RunPlotData]]
 
 ALGORITHMS_UP_TO = 6
 """Of more algorithms than this, clients are not shown in a joint report."""

@@ -1,6 +1,5 @@
 """How evenly clients are served: their own scores, apart from the mean."""
 
-from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -9,7 +8,7 @@ import plotly.graph_objects as go
 from winnow.report.colours import colour, translucent
 from winnow.report.figures import apply_layout
 from winnow.report.number_format import MeanAndSd, mean_sd_text
-from winnow.report.plot_data import RunPlotData
+from winnow.report.plot_data import Groups, RunPlotData
 from winnow.report.tables import Cells
 
 EVALUATED_MODELS = {"clients": "client's model", "tuned": "fine-tuned model"}
@@ -22,7 +21,7 @@ def fairness_header(metric: str) -> Cells:
     return ("Algorithm", "Evaluated model", f"Mean {metric}", "Spread", "Lowest decile", "Highest decile")
 
 
-def fairness_table(groups: Mapping[str, Sequence[RunPlotData]]) -> list[Cells]:
+def fairness_table(groups: Groups) -> list[Cells]:
     """The last readings over clients, on average over an algorithm's runs; nothing where clients do not evaluate."""
     return [
         (algorithm, what, *(mean_sd_text(MeanAndSd.of(column), decimals=4) for column in zip(*readings, strict=True)))
@@ -37,7 +36,7 @@ def _last(run: RunPlotData, data: str) -> tuple[float | None, ...] | None:
     return None if point is None else tuple(point.value(data, name) for name in (run.label.metric, *SPREAD_METRICS))
 
 
-def fairness_bands(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
+def fairness_bands(groups: Groups) -> go.Figure:
     """The mean over clients by round, in a band from the lowest to the highest decile; of each algorithm's first run.
 
     A dotted line without a band is the mean once clients have tuned the model.

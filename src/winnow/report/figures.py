@@ -1,6 +1,6 @@
 """The figures of a report, as Plotly figures without colours of paper and ink: the page adds those of its scheme."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import numpy as np
@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from winnow.report.colours import SCORE_COLOUR_SCALE, colour, translucent
-from winnow.report.plot_data import ParticipationCounts, RunPlotData, ScoreHistory
+from winnow.report.plot_data import Groups, ParticipationCounts, RunPlotData, ScoreHistory
 from winnow.runs import HistoryPoint
 from winnow.runs.summary import JOULES_PER_WH, REFERENCE, TEST
 
@@ -26,7 +26,7 @@ AXES: dict[str, Callable[[HistoryPoint], float]] = {
 }
 
 
-def progress(groups: Mapping[str, Sequence[RunPlotData]], axis: str) -> go.Figure:
+def progress(groups: Groups, axis: str) -> go.Figure:
     """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
 
     The mean curve passes through the mean cost and the mean metric of each round. A single run that the reference set
@@ -55,7 +55,7 @@ def progress(groups: Mapping[str, Sequence[RunPlotData]], axis: str) -> go.Figur
     return apply_layout(figure, height=380)
 
 
-def clock(groups: Mapping[str, Sequence[RunPlotData]]) -> str:
+def clock(groups: Groups) -> str:
     """Whose time the runs tell: "device" unless all ran between real sites."""
     clocks = {run.label.clock for runs in groups.values() for run in runs}
     return "wall" if clocks == {"wall"} else "device"

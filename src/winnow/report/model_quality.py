@@ -1,6 +1,6 @@
 """What a model is worth in the end: its losses by round, which class it takes for which, and its scores by client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
@@ -10,12 +10,10 @@ from winnow.report.colours import PALETTE, colour
 from winnow.report.figures import apply_layout
 from winnow.report.markup import bullet_list, figure_html, html_table, paragraph, section, side_by_side, subheading
 from winnow.report.number_format import MISSING, MeanAndSd, mean_sd_text, score_text
-from winnow.report.plot_data import RunPlotData
+from winnow.report.plot_data import Groups, RunPlotData
 from winnow.report.tables import Cells
 from winnow.runs import EvaluationRecord, HistoryPoint, SampleScores
 from winnow.runs.summary import REFERENCE, TEST
-
-Groups = Mapping[str, Sequence[RunPlotData]]
 
 SHOWN_UP_TO = 6
 """Of more algorithms than this, no classes are shown."""

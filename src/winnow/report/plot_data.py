@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,10 @@ class RunPlotData:
     """What is known of clients' data; None where they were not assessed."""
     false_alarms: float | None = None
     """The share of honest clients that may be called suspect."""
+
+
+Groups: TypeAlias = Mapping[str, Sequence[RunPlotData]]
+"""Runs by experiment: those of a group differ in nothing but the seed."""
 
 
 def read_plot_data(view: RunView) -> RunPlotData:

@@ -1,6 +1,6 @@
 """What a report says of privacy: what it has cost, why a run stopped, who learns what, and what undoes itself."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from winnow.report import figures
 from winnow.report.colours import colour
 from winnow.report.markup import bullet_list, collapsible, figure_html, html_table, paragraph, section, subheading
 from winnow.report.number_format import MISSING
-from winnow.report.plot_data import RunPlotData
+from winnow.report.plot_data import Groups, RunPlotData
 from winnow.runs.summary import PRIVACY
 
 
@@ -34,7 +34,7 @@ def no_explanation(run: RunPlotData) -> None:
     return
 
 
-def privacy_section(groups: Mapping[str, Sequence[RunPlotData]], explain: ExplainPrivacy) -> str:
+def privacy_section(groups: Groups, explain: ExplainPrivacy) -> str:
     """Empty where nothing was spent and nothing is explained."""
     rows = [row for algorithm, runs in groups.items() for run in runs for row in _spent(algorithm, run)]
     pieces = []
@@ -49,7 +49,7 @@ def privacy_section(groups: Mapping[str, Sequence[RunPlotData]], explain: Explai
     return section("Privacy", *pieces) if pieces else ""
 
 
-def spent_by_round(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
+def spent_by_round(groups: Groups) -> go.Figure:
     """One line a run and guarantee, in the algorithm's colour."""
     figure = go.Figure()
     for index, (algorithm, runs) in enumerate(groups.items()):

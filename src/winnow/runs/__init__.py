@@ -1,10 +1,10 @@
 """The run folder: what a run was, what happened, what came of it, and how to take it up again."""
 
+from winnow.runs.changed_communication_cost import retimed_events, with_communication_cost
 from winnow.runs.evaluation_record import EvaluationRecord, SampleScores
 from winnow.runs.folder import RunFolder
 from winnow.runs.history import HistoryPoint, points
 from winnow.runs.privacy_budgets import PrivacyBudget, read_privacy_budgets
-from winnow.runs.retiming import retimed_events, with_communication_cost
 from winnow.runs.run_identity_record import RunClock, RunLabel
 from winnow.runs.summary import MetricReading, Summary, result_record, summarise
 from winnow.runs.view import RunView

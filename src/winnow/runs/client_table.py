@@ -9,17 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import AnyEvent, Assessed, PolicyApplied, Rejected, RunError, Scored, Selected
+from winnow.core.events import ALARMS, CANNOT_TELL, KEEP, READMIT, VERDICTS
 from winnow.runs.view import RunView
 
-FINE, DIFFERENT, SUSPECT, HARMFUL, CANNOT_TELL = "fine", "different", "suspect", "harmful", "cannot tell"
-VERDICTS = (HARMFUL, SUSPECT, DIFFERENT, CANNOT_TELL, FINE)
-"""The worst first; what cannot be told stands before what is known to be fine."""
-ALARMS = (HARMFUL, SUSPECT)
-READMIT = "readmit"
 ACTION_TEXT = {
     "exclude": "excluded",
     "down-weight": "weight reduced",
-    "keep": "kept by quality.keep",
+    KEEP: "kept by quality.keep",
     READMIT: "readmitted",
 }
 SHOWN_UP_TO, WORST_SHOWN, BEST_SHOWN = 30, 20, 5

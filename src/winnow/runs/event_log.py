@@ -9,12 +9,14 @@ import msgspec
 import numpy as np
 
 from winnow.core import (
+    Answered,
     AnyEvent,
     Assessed,
     Cost,
     Evaluated,
     PolicyApplied,
     Rejected,
+    Released,
     RoundFinished,
     RunError,
     Scored,
@@ -24,7 +26,10 @@ from winnow.core import (
 
 EVENTS: dict[str, type[AnyEvent]] = {
     event.kind: event
-    for event in (Evaluated, Selected, Scored, Rejected, RoundFinished, Assessed, PolicyApplied, Stopped)
+    for event in (
+        *(Evaluated, Selected, Scored, Rejected, RoundFinished, Assessed, PolicyApplied, Stopped),
+        *(Released, Answered),
+    )
 }
 
 
@@ -90,15 +95,21 @@ _REVIVE: dict[str, Callable[[Any], Any]] = {
     "action": _text,
     "aggregated": _integers,
     "at": _number,
+    "cells": _integer,
     "client": _integer,
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
+    "digest": _text,
+    "epsilon": lambda epsilon: None if epsilon is None else _number(epsilon),
     "evidence": _texts,
+    "file": _text,
+    "hidden": _integer,
     "joules": _number,
     "loss": _number,
     "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},
     "reason": _text,
+    "step": _text,
     "scores": lambda scores: np.array(scores, np.float64),
     "verdicts": _texts,
 }

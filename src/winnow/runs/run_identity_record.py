@@ -11,6 +11,7 @@ from winnow.core import RunError
 from winnow.runs.verify_files import REPAIR_ADVICE
 
 SCHEMA = 2
+TRAINING = "training"
 
 RunClock: TypeAlias = Literal["device", "wall", "none"]
 """Whose seconds a run's are: those of simulated devices, or real ones; "none" where the clients are owners of real data
@@ -37,6 +38,8 @@ class RunLabel:
     """Of the repository in which the run was started, if it was in one."""
     lower_is_better: bool = False
     """Whether a lower value of the metric is a better one."""
+    kind: str = TRAINING
+    """What was run: a training, or the kind of question that an analysis answers."""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

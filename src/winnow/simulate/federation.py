@@ -32,7 +32,7 @@ from winnow.core import (
     wrap,
 )
 from winnow.fleet import Fleet
-from winnow.learn.client_store import ClientStore
+from winnow.simulate.kept_states import KeptStates, StatesByClient
 
 Site = TypeVar("Site")
 
@@ -63,7 +63,7 @@ class SimulatedFederation(Generic[Site]):
         fleet: Fleet,
         clock: VirtualClock | None = None,
         filters: Sequence[Filter[Site]] = (),
-        store: ClientStore | None = None,
+        store: KeptStates | None = None,
     ) -> None:
         self.site, self.fleet = site, fleet
         self.population = population
@@ -71,7 +71,7 @@ class SimulatedFederation(Generic[Site]):
         self.randomness: Randomness = stream
         self.simulated = True
         self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
-        self.store = ClientStore(len(population)) if store is None else store
+        self.store: KeptStates = StatesByClient() if store is None else store
         self._proposed: dict[int, tuple[int, Payload]] = {}
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "SimulatedExchange[Site]":

@@ -56,6 +56,7 @@ def submit(
             sites=None if sites is None else tuple(split_commas(sites)),
             min_sites=min_sites,
             priority=priority,
+            on_line=say,
             algorithm=algorithm,
             seed=seed,
             rounds=rounds,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import tomli_w
 
 from winnow.config.resolve import resolve
@@ -16,10 +15,9 @@ from winnow.config.schema import Experiment
 from winnow.core import ConfigError
 from winnow.core.split_factory_path import split_factory
 from winnow.data import DataSettings
+from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.peer_identity import utc_now
-from winnow.deploy.trust.signing import sign
 from winnow.experiment.build_simulation import data_settings_for
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
@@ -70,16 +68,9 @@ def describe_job(source: str | Path, **options: Any) -> JobDescription:
     return _of_program(Path(source))
 
 
-def sign_bundle(kit: Kit, bundle: Bundle) -> Bundle:
-    """The bundle with this person's signature."""
-    dated = msgspec.structs.replace(bundle, issued=utc_now().timestamp())
-    signature = sign(kit, dated.signed)
-    return msgspec.structs.replace(dated, certificate=signature.certificate, signature=signature.value)
-
-
 def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> JobDescription:
     table = experiment.model_dump(mode="json", exclude_none=True)
-    table["data"] = {key: value for key, value in table["data"].items() if key in JOB_DATA_KEYS}
+    table["data"] = {key: value for key, value in table["data"].items() if key in _data_keys(experiment.data)}
     own = dict(files or {})
     table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
     factory = table["model"].get("factory")
@@ -94,6 +85,13 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
         main=main,
         collect=experiment.collect,
     )
+
+
+def _data_keys(data: DataSettings) -> tuple[str, ...]:
+    """With a path, rows were encoded before they went to sites; otherwise sites encode their own as the job states."""
+    if data.table is not None:
+        return (*JOB_DATA_KEYS, "preprocessing", "table", "targets")
+    return JOB_DATA_KEYS if data.path is not None else (*JOB_DATA_KEYS, "preprocessing")
 
 
 def _add_file(path: Path, files: dict[str, bytes]) -> str:
@@ -124,6 +122,9 @@ class _CapturingContext(ExecutionContext):
                 'winnow.run(..., data="NAME")'
             )
         raise _CapturedError(experiment)
+
+    def run_question(self, question: object) -> NoReturn:
+        raise ConfigError("a question is no program's: ask it by winnow.connect(KIT).ask")
 
     def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> NoReturn:
         raise _CapturedError(wanted)

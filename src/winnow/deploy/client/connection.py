@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from winnow.core import ConfigError, RunError, suggest
-from winnow.deploy.client.bundle import JobDescription, describe_job, sign_bundle
-from winnow.deploy.client.download import write_run_folder
+from winnow.core import AnyEvent, ConfigError, RunError, suggest
+from winnow.deploy.client.bundle_signing import sign_bundle
+from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer, ask
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
@@ -24,6 +24,7 @@ from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
+    Blob,
     ControlSite,
     FollowLog,
     GetJobResult,
@@ -43,6 +44,10 @@ from winnow.deploy.wire.messages import (
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
 from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Question
+    from winnow.deploy.client.bundle import JobDescription
 
 RETRY_SECONDS = 20.0
 """Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
@@ -68,20 +73,31 @@ class Connection:
 
     def submit(
         self,
-        source: str | Path | JobDescription,
+        source: "str | Path | JobDescription",
         *,
         name: str | None = None,
         sites: tuple[str, ...] | None = None,
         min_sites: int | None = None,
         priority: int | None = None,
+        on_line: Callable[[str], object] = lambda line: None,
         **options: Any,
     ) -> "SubmittedJob":
-        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
+        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …).
+
+        For a job on a table its owners are first asked for common units, of which `on_line` is told.
+        """
+        from winnow.deploy.client.bundle import JobDescription, describe_job  # noqa: PLC0415 - questions need no torch
+
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
-        self._check_names(sites or described.table.get("job", {}).get("sites", ()))
+        named = sites or described.table.get("job", {}).get("sites", ())
+        self._check_names(named)
+        if described.data.table is not None:
+            from winnow.deploy.client.common_units import with_common_units  # noqa: PLC0415 - tables are an extra
+
+            described = with_common_units(described, self, named, on_line)
         settings = {"sites": sites, "min_sites": min_sites, "priority": priority}
-        return self._send(name or _new_name(described.title), described.bundle(self.kit, settings))
+        return self.send(name or new_name(described.title), described.bundle(self.kit, settings))
 
     def _check_names(self, sites: Sequence[str]) -> None:
         """Refuse a name that no site has ever had, for which the job would wait forever. Whoever may not list the sites
@@ -104,10 +120,11 @@ class Connection:
         """The same job once more, submitted and signed by this person."""
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
-            bundle = read_bundle(download_blob(self._link, job, self._state(job).bundle, spool).read_bytes())
-        return self._send(name or _new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
+            bundle = read_bundle(download_blob(self._link, job, self.result(job).bundle, spool).read_bytes())
+        return self.send(name or new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
 
-    def _send(self, job: str, bundle: Bundle) -> "SubmittedJob":
+    def send(self, job: str, bundle: Bundle) -> "SubmittedJob":
+        """Submit a signed bundle under this name."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "bundle"
             path.write_bytes(write_bundle(bundle))
@@ -115,6 +132,19 @@ class Connection:
             upload_blob(self._link, job, path, blob)
             self._ask(SubmitJob(job=job, bundle=blob), Acknowledgement)
         return SubmittedJob(self, job)
+
+    def ask(
+        self,
+        question: "Question",
+        *,
+        owners: Sequence[str] = (),
+        timeout: float = ANSWER_SECONDS,
+        on_event: Callable[[AnyEvent], object] = lambda event: None,
+        on_line: Callable[[str], None] = lambda line: None,
+        folder: Path | None = None,
+    ) -> DeployedAnswer:
+        """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""
+        return ask(self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder)
 
     def job(self, name: str) -> "SubmittedJob":
         return SubmittedJob(self, name)
@@ -155,8 +185,13 @@ class Connection:
             )
         return answer
 
-    def _state(self, job: str) -> JobResult:
+    def result(self, job: str) -> JobResult:
+        """What there is of a job: its bundle, its events, and the files of its output."""
         return self._ask(GetJobResult(job=job), JobResult)
+
+    def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
+        """A file of a job's, in the spool folder."""
+        return download_blob(self._link, job, blob, spool)
 
 
 @dataclass(frozen=True)
@@ -190,7 +225,9 @@ class SubmittedJob:
 
     def download(self, out: str | Path) -> Path:
         """What there is of it so far as a run folder, which `winnow show` and `winnow report` read."""
-        connection, state = self._connection, self._connection._state(self.name)
+        from winnow.deploy.client.download import write_run_folder  # noqa: PLC0415 - it loads torch
+
+        connection, state = self._connection, self._connection.result(self.name)
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
             blobs = {"events": state.events, "checkpoint": state.checkpoint, **state.output}
@@ -211,7 +248,7 @@ def connect(
     return Connection(Kit.load(Path(kit), "person"), retry_seconds, notify)
 
 
-def _new_name(title: str) -> str:
+def new_name(title: str) -> str:
     """A name that no other job has, and that a person can tell from others."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:60] or "job"
     return f"{stem}-{secrets.token_hex(3)}"

@@ -28,6 +28,7 @@ from winnow.core import (
 )
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.data.types import AS_GIVEN
+from winnow.deploy.client.submit_question import read_answer
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.explain.report_with_privacy import write_run_report
 from winnow.learn.metrics import METRICS, RESERVED_NAMES
@@ -67,8 +68,12 @@ def _write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, subm
         if finished and file_names.RESULT in files:
             for name in {file_names.MODEL, file_names.CARD, file_names.REFERENCE_SUMMARY} & files.keys():
                 shutil.copyfile(files[name], out / name)
+            if file_names.ANSWER in files:
+                read_answer(files[file_names.ANSWER].read_bytes())
+                shutil.copyfile(files[file_names.ANSWER], out / file_names.ANSWER)
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
-            write_run_report(folder.view())
+            if label.kind == "training":
+                write_run_report(folder.view())
     return out
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from winnow.config.question_kinds import QUESTION_KINDS
 from winnow.core.errors import ConfigError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.core.split_factory_path import split_factory
+from winnow.core.suggest import suggest
 from winnow.core.untrusted_text import one_line
 
 MAX_BUNDLE_BYTES = 64 << 20
@@ -73,6 +75,18 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         names = job.get("sites", ()) if isinstance(job, Mapping) else ()
         return tuple(names) if isinstance(names, list) and all(isinstance(each, str) for each in names) else ()
 
+    @property
+    def question(self) -> dict[str, Any] | None:
+        """The [question] section of a job that puts one to tables, with its kind; None for any other job."""
+        job = self.settings().get("job", {})
+        kind = job.get("kind") if isinstance(job, Mapping) else None
+        if kind is None:
+            return None
+        section = self.settings().get("question")
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"the job is of kind {str(kind)[:80]!r}, and has no [question] section")
+        return {**section, "kind": kind}
+
     def write_files(self, folder: Path) -> None:
         """Lay the job's own files out; names were checked when the bundle was read."""
         for name, content in self.files.items():
@@ -99,6 +113,7 @@ def read_bundle(data: bytes) -> Bundle:
 
 
 def _check(bundle: Bundle) -> None:
+    _check_question(bundle)
     for name in filter(None, (bundle.main, *bundle.named_code)):
         if name not in bundle.files:
             raise ConfigError(f"the job runs {name[:80]!r}, which is not in its bundle")
@@ -113,6 +128,20 @@ def _check(bundle: Bundle) -> None:
     for name in bundle.files:
         if name in folders:
             raise ConfigError(f"{name[:80]!r} is both a file and a folder in the bundle")
+
+
+def _check_question(bundle: Bundle) -> None:
+    """A question is answered by Winnow's own code, and says itself which table it is about."""
+    question = bundle.question
+    if question is None:
+        return
+    kind = str(question["kind"])[:80]
+    if kind not in QUESTION_KINDS:
+        raise ConfigError(f"[job] kind = {kind!r} is unknown; {suggest(kind, QUESTION_KINDS)}")
+    if bundle.files or bundle.main or bundle.named_code:
+        raise ConfigError(f"a job of kind {kind!r} has no code of its own; this bundle contains or names files")
+    if question.get("table") != bundle.data_name:
+        raise ConfigError("[question] table and [data] name differ; they name the same table")
 
 
 def _is_plain(name: str) -> bool:

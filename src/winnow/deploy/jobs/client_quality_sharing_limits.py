@@ -17,8 +17,9 @@ from winnow.experiment.model_folder import digest_of_state
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.evidence import BLOCK_OF, REPRESENTATION
-from winnow.learn.client_quality.evidence_pass import REGRESSION_BINS, SampleClasses
+from winnow.learn.client_quality.evidence_pass import SampleClasses
 from winnow.learn.client_quality.reference_source import SummarySettings
+from winnow.learn.profile_by_class import TARGET_BINS
 
 NOT_SHARED = "the site does not share this evidence (share_evidence in its policy)"
 NOT_SIGNED = "the server's questions about the data differ from those the job's author signed"
@@ -86,6 +87,6 @@ class EvidenceLimits:
         if self._classes is not None:
             return None if (classes, edges) == (self._classes.count, ()) else NOT_SIGNED
         rising = all(low < high for low, high in pairwise((-inf, *edges, inf)))
-        if classes != len(edges) + 1 or classes > REGRESSION_BINS or not rising:
+        if classes != len(edges) + 1 or classes > TARGET_BINS or not rising:
             return NOT_SIGNED
         return None if self._questions.stands("bins", repr(edges)) else MOVED_BINS

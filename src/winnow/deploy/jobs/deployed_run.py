@@ -17,6 +17,7 @@ from winnow.core import (
     Snapshot,
     Workflow,
 )
+from winnow.core.events import ALARMS
 from winnow.core.join_names import listed
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.client_names import client_names
@@ -28,7 +29,7 @@ from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
 from winnow.runs import RunView, file_names, result_record
-from winnow.runs.client_table import ACTION_TEXT, ALARMS, alarm_text
+from winnow.runs.client_table import ACTION_TEXT, alarm_text
 from winnow.runs.event_log import EventLog, encode_event, json_default
 
 OnEvent = Callable[[AnyEvent], object]

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from winnow.analytics.permissions import Permission
 from winnow.deploy.wire.messages import ClientResult, Count, DataDescription, Digest, Name, WireMessage, WireTask
 from winnow.learn.party_signing_interface import UPDATE
 
@@ -118,9 +119,20 @@ FromRunner: TypeAlias = DispatchTask | WithdrawTasks | CommitRound | RunnerLogLi
 # A site and its worker ------------------------------------------------------------------------------------------------
 
 
+class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the site's rule says of the job's question, and the seed of the site's noise in its answer."""
+
+    allow: list[Permission]
+    minimum: int
+    owners: int
+    noise_delta: float | None
+    """The δ at which its budget counts ε; None where no noise is demanded."""
+    noise_seed: bytes
+
+
 class PrepareJob(WireMessage, frozen=True, kw_only=True):
-    """Prepare a job with these data (a [data.NAME] table of the site), the site's mandatory filters, whether its
-    policy lets confusion matrices out, and which evidence on the data it shares.
+    """Prepare a job with these data (a [data.NAME] or [tables.NAME] table of the site), the site's mandatory filters,
+    whether its policy lets confusion matrices out, which evidence on the data it shares, and how it answers a question.
     """
 
     job: str
@@ -130,6 +142,7 @@ class PrepareJob(WireMessage, frozen=True, kw_only=True):
     filters: list[dict[str, Any]] = []
     confusion_matrix: bool = False
     share_evidence: list[str] = []
+    question: QuestionTerms | None = None
     first_client: int | None = None
 
 
@@ -229,6 +242,15 @@ class ReleaseResponse(WireMessage, frozen=True, kw_only=True):
     times: int
 
 
+class SpendRequest(WireMessage, frozen=True, kw_only=True):
+    """Book what the job's question costs its author, before anything with noise leaves."""
+
+
+class SpendResponse(WireMessage, frozen=True, kw_only=True):
+    refused: str = ""
+    """Why nothing may leave, if so."""
+
+
 class FilterResult(WireMessage, frozen=True, kw_only=True):
     """To an output filter: pass a result of the job's own code through the site's filters. The task is for its client
     alone.
@@ -245,9 +267,20 @@ ToWorker: TypeAlias = (
     | SignResponse
     | ReleaseResponse
     | ReleaseNoteResponse
+    | SpendResponse
     | FilterResult
     | StopWorker
 )
 FromWorker: TypeAlias = (
-    JobReady | TaskResult | CannotRunJob | WorkerLogLine | SignRequest | ReleaseRequest | ReleaseNoteRequest
+    JobReady
+    | TaskResult
+    | CannotRunJob
+    | WorkerLogLine
+    | SignRequest
+    | ReleaseRequest
+    | ReleaseNoteRequest
+    | SpendRequest
 )
+AgentRequest: TypeAlias = SignRequest | ReleaseRequest | ReleaseNoteRequest | SpendRequest
+"""What only the agent can do, which holds the site's key and records; a worker waits for the response."""
+AgentResponse: TypeAlias = SignResponse | ReleaseResponse | ReleaseNoteResponse | SpendResponse

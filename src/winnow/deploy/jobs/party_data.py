@@ -23,11 +23,11 @@ from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Exam
 from winnow.data.client_files import PREPROCESSING, REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
 from winnow.data.file_formats import own_file_type
+from winnow.data.interpret_targets_and_owners import number_labels
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
 from winnow.data.preprocessing import Affine, label_array
 from winnow.data.tables import as_text, open_table
-from winnow.data.targets_and_owners import number_labels
 from winnow.data.types import AS_IT_IS
 from winnow.deploy.wire.messages import MAX_CLIENT_NAME, DataDescription
 
@@ -110,8 +110,8 @@ def load_site_data(
         local_test=local_test,
         tokens=preprocessing.tokens,
         preprocessing=preprocessing,
-        columns=_digest(salt, columns),
-        labels=_digest(salt, labels),
+        columns=column_digest(salt, columns),
+        labels=column_digest(salt, labels),
         client_names=_told(names) if table.get("client_names", False) else (),
     )
 
@@ -120,7 +120,7 @@ def _told(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(one_line(name)[:MAX_CLIENT_NAME] for name in names) if len(names) <= MAX_NAMED_CLIENTS else ()
 
 
-def _digest(salt: str, names: Sequence[Any]) -> str:
+def column_digest(salt: str, names: Sequence[Any]) -> str:
     """Tells lists apart without telling what is in them, and differs from job to job."""
     return sha256(json.dumps([salt, *map(str, names)]).encode()).hexdigest()[:32] if names else ""
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from winnow.core import ConfigError
 from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
@@ -11,6 +12,8 @@ from winnow.deploy.jobs.ipc_messages import (
     SignRequest,
     SignResponse,
     SitePublicKey,
+    SpendRequest,
+    SpendResponse,
 )
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, verify_statement
@@ -65,6 +68,14 @@ class AgentIdentities:
         self._parent.send(ReleaseNoteRequest(client=party))
         answer = self._parent.receive(ReleaseNoteResponse)
         return b"" if answer is None else answer.note
+
+    def book(self) -> None:
+        """Have the agent book what the job's question costs; raises if it does not last."""
+        self._parent.send(SpendRequest())
+        answer = self._parent.receive(SpendResponse)
+        assert answer is not None
+        if answer.refused:
+            raise ConfigError(answer.refused)
 
     def _hosts(self, site: SitePublicKey, party: int) -> bool:
         if party == KEEPER_NUMBER:

@@ -6,8 +6,9 @@ import runpy
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from winnow.core import ConfigError, WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
@@ -43,7 +44,9 @@ def run_job(
         own = folder / CODE_FOLDER
         bundle.write_files(own)
         os.chdir(folder)
-        if bundle.main:
+        if (question := bundle.question) is not None:
+            _run_question(question, context)
+        elif bundle.main:
             enter_context(context)
             sys.path.insert(0, str(own))
             sys.argv = [str(own / bundle.main)]
@@ -61,6 +64,12 @@ def run_job(
         traceback.print_exc()  # for the log of whoever runs this process
         return f"{type(error).__name__} in {_error_location(error)}: {describe(error)}".splitlines()[0]
     return None
+
+
+def _run_question(section: Mapping[str, Any], context: ExecutionContext) -> None:
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - a training need not load it
+
+    context.run_question(read_question(section))
 
 
 def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:

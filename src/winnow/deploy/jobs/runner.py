@@ -19,6 +19,7 @@ from winnow.experiment.run_workflow import WorkflowSpec
 from winnow.runs import RunLabel, RunView
 
 if TYPE_CHECKING:
+    from winnow.analytics.question import Question
     from winnow.config.schema import Experiment
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
@@ -35,6 +36,12 @@ class ServerExecutionContext(ExecutionContext):
 
         self._run.refuse_second_run()
         return run_training(self._run, experiment, inputs, on_event)
+
+    def run_question(self, question: "Question") -> None:
+        from winnow.deploy.jobs.server_analysis import run_analysis  # noqa: PLC0415 - a training needs none of it
+
+        self._run.refuse_second_run()
+        run_analysis(self._run, question)
 
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         run = self._run

@@ -32,10 +32,12 @@ from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.run_bundle import run_job
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
+from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
+    from winnow.analytics.question import Question
     from winnow.config.schema import Experiment
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
@@ -50,8 +52,7 @@ class SiteExecutionContext(ExecutionContext):
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        wanted = experiment.data
-        data = load_site_data(wanted.name, self._prepare.data, experiment.seed, self._prepare.job, wanted.preprocessing)
+        data = self._training_data(experiment)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
@@ -65,10 +66,26 @@ class SiteExecutionContext(ExecutionContext):
         )
         self._execute_tasks(handlers, identities.set_task)
 
+    def _training_data(self, experiment: "Experiment") -> SiteData:
+        wanted, section, job = experiment.data, self._prepare.data, self._prepare.job
+        if "columns" not in section:  # which a declared table has
+            return load_site_data(wanted.name, section, experiment.seed, job, wanted.preprocessing)
+        from winnow.deploy.jobs.table_data import load_table_data  # noqa: PLC0415 - pyarrow is an extra
+
+        return load_table_data(section, wanted, job)
+
+    def run_question(self, question: "Question") -> None:
+        from winnow.deploy.jobs.site_analysis import analysis_handlers  # noqa: PLC0415 - a training needs none of it
+
+        submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
+        identities = AgentIdentities(self._parent, submission)
+        handlers = analysis_handlers(question, self._prepare, self._client_number, identities, submission)
+        self._execute_tasks(handlers, identities.set_task)
+
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
-        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers))
+        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers, volatile=spec.volatile))
 
     def _unlike_columns(self, experiment: "Experiment", data: SiteData) -> Mapping[int, int]:
         """The columns that are not as the job states, for the server; this site's log has them in any case."""
@@ -82,8 +99,10 @@ class SiteExecutionContext(ExecutionContext):
         return {} if private or self._prepare.filters else unlike
 
     def _first_client(self, data: SiteData, unlike: Mapping[int, int] | None = None) -> int:
+        return self._client_number(msgspec.structs.replace(data.description(), unlike_columns=dict(unlike or {})))
+
+    def _client_number(self, description: DataDescription) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""
-        description = msgspec.structs.replace(data.description(), unlike_columns=dict(unlike or {}))
         self._parent.send(JobReady(data=description))
         if self._prepare.first_client is not None:
             return self._prepare.first_client

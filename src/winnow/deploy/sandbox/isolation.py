@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -90,13 +91,23 @@ def readable_paths() -> list[Path]:
 def exposing_path(secret: Path) -> Path | None:
     """The folder readable by sandboxed code that contains this path, if there is one."""
     place = secret.resolve()
-    return next((each for each in readable_paths() if place.is_relative_to(each.resolve())), None)
+    return next((each for each in _resolved_readable_paths() if place.is_relative_to(each)), None)
 
 
-def environment(folder: Path, limits: ProcessLimits) -> dict[str, str]:
-    """Nothing of the agent's own environment: it may hold secrets."""
+@cache
+def _resolved_readable_paths() -> list[Path]:
+    """They are the same for as long as this process lives, and it asks before every task."""
+    return [each.resolve() for each in readable_paths()]
+
+
+def environment(folder: Path, limits: ProcessLimits, *, shared_cache: bool = False) -> dict[str, str]:
+    """Nothing of the agent's own environment: it may hold secrets. Its user's cache has kernels that were compiled for
+    earlier jobs; only a process that runs none of the job's own code may share it.
+    """
     threads = str(len(limits.cpus))
+    cache = {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())}
     return {
+        **(cache if shared_cache else {}),
         "PATH": os.defpath,
         "LC_ALL": "C.UTF-8",
         "HOME": str(folder),
@@ -106,6 +117,7 @@ def environment(folder: Path, limits: ProcessLimits) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # its own reserves a gigabyte at once, which counts against the limit
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
     }
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.database_writes import ACCEPTED, ENDED
+from winnow.deploy.server.database_writes import ACCEPTED, ENDED, REJECTED
 from winnow.deploy.server.sanitise_text import ELLIPSIS
 from winnow.deploy.server.stored_record_integrity import EventDigestCheck
 from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow
@@ -164,7 +164,8 @@ class Queries:
 
 
 def _state(session: Session, row: JobRow) -> JobInfo:
-    sites = select(MemberRow.site).where(MemberRow.job == row.job, MemberRow.state == ACCEPTED)
+    members = session.execute(select(MemberRow.site, MemberRow.state, MemberRow.reason).where(MemberRow.job == row.job))
+    replies = sorted((site, state, reason) for site, state, reason in members)
     return JobInfo(
         job=row.job,
         title=row.title,
@@ -175,9 +176,10 @@ def _state(session: Session, row: JobRow) -> JobInfo:
         priority=row.priority,
         round=row.round,
         rounds=row.rounds,
-        sites=sorted(session.scalars(sites)),
+        sites=[site for site, state, _ in replies if state == ACCEPTED],
         submitted=row.submitted,
         metrics=msgspec.msgpack.decode(row.metrics, type=dict[str, dict[str, float]]),
+        rejections={site: reason for site, state, reason in replies if state == REJECTED},
     )
 
 

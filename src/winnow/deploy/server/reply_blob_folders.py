@@ -9,7 +9,7 @@ from uuid import uuid4
 from winnow.deploy.server.config import ServerLimits
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import RequestRefusedError
-from winnow.deploy.wire.messages import ClientResult
+from winnow.deploy.wire.messages import Blob
 
 MB = 1 << 20
 DISCARDED = "gone"
@@ -28,15 +28,11 @@ class ReplyInboxes:
             self._open[key] = BlobFolder(folder, quota=self._limits.inbox_mb * MB)
         return self._open[key]
 
-    def reply_path(self, site: str, result: ClientResult) -> Path | None:
-        if result.blob is None:
-            return None
-        inbox = self.inbox(result.job, site)
-        if not inbox.has(result.blob):
-            raise RequestRefusedError(
-                f"blob {result.blob.digest[:12]} of this reply has not been uploaded; upload it first"
-            )
-        return inbox.path(result.blob)
+    def reply_path(self, site: str, job: str, blob: Blob) -> Path:
+        inbox = self.inbox(job, site)
+        if not inbox.has(blob):
+            raise RequestRefusedError(f"blob {blob.digest[:12]} of this reply has not been uploaded; upload it first")
+        return inbox.path(blob)
 
     def discard(self, job: str, site: str, digests: Iterable[str]) -> None:
         """Move blobs out of the way. Large files take long to delete, which `sweep` does."""

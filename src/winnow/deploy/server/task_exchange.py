@@ -84,8 +84,10 @@ class TaskExchange:
         part = self._hub.participation(peer, result.job)
         if (note := await self._check(peer, part, result)) is not None:
             return Acknowledgement(note=note)
+        path = None
         try:
-            path = await asyncio.to_thread(self._inboxes.reply_path, peer.name, result)
+            if result.blob is not None:
+                path = await asyncio.to_thread(self._inboxes.reply_path, peer.name, result.job, result.blob)
         except RequestRefusedError:
             self._resend(peer.name, part, result)
             raise

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle
@@ -13,8 +13,21 @@ from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.signing import Signature, check_job_age, verify
-from winnow.deploy.trust.site_policy import JobRequest, admits, allows_control, watch_site_policy
+from winnow.deploy.trust.site_policy import (
+    JobRequest,
+    QuestionRequest,
+    SitePolicy,
+    SiteQueryRule,
+    admits,
+    allows_control,
+    answers,
+    watch_site_policy,
+    within_limits,
+)
 from winnow.deploy.wire.messages import DeployJob
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Question
 
 
 class NotAdmittedError(WinnowError):
@@ -27,11 +40,14 @@ class AdmissionTerms:
 
     author: Peer
     data: str
+    """The name of the data, or of the table that a question is about."""
     own_code: bool
     filters: list[dict[str, Any]]
     confusion_matrix: bool
     share_evidence: list[str]
     sandboxed: bool
+    rule: SiteQueryRule | None = None
+    """Under which a question is answered; None for any other job."""
 
 
 class AdmissionControl:
@@ -51,7 +67,9 @@ class AdmissionControl:
         """Raise if the job was signed too long ago; called before it starts here."""
         check_job_age(bundle.issued, self._now(), self._config.job_days)
 
-    def admit(self, deploy: DeployJob, bundle: Bundle, author: Peer) -> AdmissionTerms:
+    def admit(
+        self, deploy: DeployJob, bundle: Bundle, author: Peer, question: "Question | None" = None
+    ) -> AdmissionTerms:
         """The terms for this author, or NotAdmittedError. Cheap: it is called before every task."""
         if author.name != deploy.submitter:
             raise NotAdmittedError(f"the job was submitted by {deploy.submitter} but signed by {author}")
@@ -63,10 +81,14 @@ class AdmissionControl:
             memory_mb=asked.memory_mb,
             gpus=asked.gpus,
         )
+        if question is not None:
+            return self._admit_question(policy, author, request, question)
         decision = admits(policy, author, request)
         if not decision.allowed:
             raise NotAdmittedError(decision.reason)
-        if name not in self._config.data:
+        if name in self._config.tables:
+            self._admit_table(policy, author, name, bundle)
+        elif name not in self._config.data:
             raise NotAdmittedError(f"this site has no data called {name!r}")
         return AdmissionTerms(
             author=author,
@@ -76,6 +98,38 @@ class AdmissionControl:
             confusion_matrix=policy.confusion_matrix,
             share_evidence=list(policy.shared_evidence),
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
+        )
+
+    def _admit_table(self, policy: SitePolicy, author: Peer, name: str, bundle: Bundle) -> None:
+        """A rule for any data means [data] alone, and custom code would see columns that are not declared."""
+        if bundle.own_code:
+            raise NotAdmittedError(f"{name!r} is a table, which jobs with custom code cannot use")
+        if not any(name in rule.data for rule in policy.jobs if rule.includes(author)):
+            raise NotAdmittedError(f"{author} may not train on table {name!r} here: no [[jobs]] rule names it")
+
+    def _admit_question(
+        self, policy: SitePolicy, author: Peer, request: JobRequest, question: "Question"
+    ) -> AdmissionTerms:
+        """Filters are for updates, and a rule for questions has terms of its own: neither stands in for the other."""
+        asked = QuestionRequest(
+            table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
+        )
+        rule = answers(policy, author, asked)
+        if not isinstance(rule, SiteQueryRule):
+            raise NotAdmittedError(rule.reason)
+        if not (decision := within_limits(policy, author, request)).allowed:
+            raise NotAdmittedError(decision.reason)
+        if question.table not in self._config.tables:
+            raise NotAdmittedError(f"this site has no table called {question.table!r}")
+        return AdmissionTerms(
+            author=author,
+            data=question.table,
+            own_code=False,
+            filters=[],
+            confusion_matrix=False,
+            share_evidence=[],
+            sandboxed=False,
+            rule=rule,
         )
 
     def remote_control_rejection(self) -> str | None:

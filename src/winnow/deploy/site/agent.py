@@ -17,10 +17,11 @@ from winnow.deploy.sandbox.linux_syscall_wrappers import drop_code_pages
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig, redactor_for
 from winnow.deploy.site.hosted_job import HostedJob
-from winnow.deploy.site.outbound_messages import Uplink
+from winnow.deploy.site.redacting_uplink import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
 from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.warm_worker import WarmWorker
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
@@ -67,7 +68,7 @@ def hello_of(kit: Kit, config: SiteConfig, clock: float, jobs: list[str], *, che
     return Hello(
         protocols=list(PROTOCOLS),
         winnow_version=installed_version(),
-        data=sorted(config.data),
+        data=sorted([*config.data, *config.tables]),
         resources=config.resources,
         clock=clock,
         jobs=jobs,
@@ -107,12 +108,15 @@ class Agent:
             resources=ResourcePool(config.resources, config.disk_mb),
             uplink=Uplink(link, redactor_for(config, kit.path)),
             audit=open_audit_log(kit.path / AUDIT_FILE, kit),
+            warm_worker=WarmWorker(),
             worker=worker,
             output_filter=output_filter,
         )
 
     def run(self) -> None:
         self._context.audit.note("agent started", outcome=f"Winnow {installed_version()}")
+        if self._config.tables:
+            self._context.warm_worker.preload()
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -237,6 +241,7 @@ class Agent:
         until = time.monotonic() + SHUTDOWN_SECONDS
         for job in [*self._jobs.values(), *self._stopping_jobs]:
             job.join(max(0.0, until - time.monotonic()))
+        self._context.warm_worker.close()
         self._context.audit.note("agent stopped")
         self._context.audit.close()
         self._context.state.close()

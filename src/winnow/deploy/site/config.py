@@ -17,11 +17,15 @@
     targets = ["outcome"]
     owner = "ward"
 
+    [tables.stays]
+    file = "/data/stays.parquet"
+    columns = { ward = "public", age = { level = "protected", bounds = [0, 110] } }
+
 A job asks for data by name. Where they are stays here: `Redactor` removes it from all that is sent to the server.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +36,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from winnow.config.renamed_settings import SITE_KEYS, old_key
 from winnow.core.errors import ConfigError
 from winnow.deploy.site import resource_pool
+from winnow.deploy.site.site_table import SiteTable, site_table
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 from winnow.deploy.wire.messages import Name, Resources
 
@@ -85,6 +90,7 @@ class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     results: str | None = None
     """The folder, relative to the kit, for files that jobs leave here in `results`; without it they are deleted."""
     data: dict[Name, DataSource] = {}
+    tables: dict[Name, SiteTable] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +117,7 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
         return _with_absolute_paths(SiteConfig(), kit)
     try:
         table = tomllib.loads(chosen.read_text())
+        sections = msgspec.convert(table.pop("tables", {}), dict[Name, dict[str, Any]])
         config = msgspec.convert(table, SiteConfig)
     except OSError as error:
         raise ConfigError(f"{chosen} cannot be read: {error.strerror}") from error
@@ -121,7 +128,8 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
     for name, data in config.data.items():
         if problem := _problem(data, chosen.parent):
             raise ConfigError(f"{chosen}: [data.{name}] {problem}")
-    return _with_absolute_paths(config, kit, chosen.parent)
+    tables = {name: _table(name, section, config, chosen) for name, section in sections.items()}
+    return _with_absolute_paths(msgspec.structs.replace(config, tables=tables), kit, chosen.parent)
 
 
 def redactor_for(config: SiteConfig, kit: Path) -> Redactor:
@@ -130,6 +138,8 @@ def redactor_for(config: SiteConfig, kit: Path) -> Redactor:
         secrets |= {each for each in (data.path, data.url, data.query) if each}
         if data.path:
             secrets.add(Path(data.path).parent)
+    for table in config.tables.values():
+        secrets |= {*table.places, *(Path(each).parent for each in table.places if Path(each).is_absolute())}
     return Redactor.of(secrets)
 
 
@@ -153,6 +163,12 @@ def _problem(data: DataSource, folder: Path) -> str | None:
     if data.folder is not None and not _resolved(data.folder, folder).is_dir():
         return f"folder not found: {_resolved(data.folder, folder)}"
     return None
+
+
+def _table(name: str, section: Mapping[str, Any], config: SiteConfig, path: Path) -> SiteTable:
+    if name in config.data:
+        raise ConfigError(f"{path}: [tables.{name}] and [data.{name}] have the same name; rename one of them")
+    return site_table(section, f"{path}: [tables.{name}]", path.parent)
 
 
 def _with_absolute_paths(config: SiteConfig, kit: Path, folder: Path | None = None) -> SiteConfig:

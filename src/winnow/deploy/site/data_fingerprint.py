@@ -17,7 +17,7 @@ from winnow.deploy.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-PATH_KEYS = ("file", "folder")
+PATH_KEYS = ("file", "folder", "files", "sets")
 """Keys of a data table that say where the data are; the others say what they mean."""
 
 FileStamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
@@ -76,6 +76,9 @@ def _files(table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """The files by the names that count: moving them all elsewhere changes nothing."""
     if "file" in table:
         yield "", Path(table["file"])
+    elif "files" in table or "sets" in table:
+        named = table.get("sets") or dict(enumerate(table["files"]))
+        yield from ((str(name), Path(place)) for name, place in named.items())
     else:
         folder = Path(table["folder"])
         for path in sorted(folder.rglob("*")):

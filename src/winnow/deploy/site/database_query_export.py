@@ -1,4 +1,4 @@
-"""The rows of a database query, written to a file once a job: all of the job sees the same rows.
+"""The rows of a database query or table, written to a file once a job: all of the job sees the same rows.
 
 This runs in a process of its own, which knows the database and ends before any of a job's code begins. So a job's
 process needs no network and never holds a password. Run as `python -m winnow.deploy.site.database_query_export`.
@@ -27,39 +27,70 @@ POLL_SECONDS = 0.2
 FETCH_ROWS = 1000
 
 
-class DatabaseQuery(msgspec.Struct, frozen=True, kw_only=True):
+class DatabaseQuery(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
+    """Rows for training, as CSV."""
+
     url: str
     query: str
     target: str
 
 
-def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Write the rows to the file, by a process of their own. A file that exists stays as it is.
+class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
+    """Declared columns of a table, with their types, as Parquet."""
 
-    A database's errors may quote the data: they go to the site's own log. `stopped` cancels the query.
+    url: str
+    table: str
+    columns: list[str]
+    target: str
+
+
+def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Write the rows of a query to the file. A file that exists stays as it is."""
+    if not target.exists():
+        _fetch(f"data {name}", DatabaseQuery(url=url, query=query, target=str(target)), stopped)
+
+
+def fetch_table(
+    name: str,
+    url: str,
+    table: str,
+    columns: Sequence[str],
+    target: Path,
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Write these columns of a table to the file. A file that exists stays as it is."""
+    if not target.exists():
+        wanted = DatabaseTable(url=url, table=table, columns=list(columns), target=str(target))
+        _fetch(f"table {name}", wanted, stopped)
+
+
+def _fetch(name: str, wanted: DatabaseQuery | DatabaseTable, stopped: Callable[[], bool]) -> None:
+    """By a process of its own. A database's errors may quote the data: they go to the site's own log.
+
+    `stopped` cancels the query.
     """
-    if target.exists():
-        return
     with subprocess.Popen(
         [sys.executable, "-I", "-m", "winnow.deploy.site.database_query_export"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         try:
-            errors = _errors(process, DatabaseQuery(url=url, query=query, target=str(target)), stopped)
+            errors = _errors(process, wanted, stopped)
         finally:
             process.kill()
     if errors is None:
-        raise DataError(f"data {name}: the query was cancelled, or took longer than {QUERY_TIMEOUT:g} seconds")
+        raise DataError(f"{name}: the query was cancelled, or took longer than {QUERY_TIMEOUT:g} seconds")
     if process.returncode != 0:
-        log.warning("data %s: the query failed: %s", name, one_line((errors.strip().splitlines() or ["no reason"])[-1]))
-        raise DataError(f"data {name}: the query failed; see the site's log")
+        log.warning("%s: the query failed: %s", name, one_line((errors.strip().splitlines() or ["no reason"])[-1]))
+        raise DataError(f"{name}: the query failed; see the site's log")
 
 
-def _errors(process: "subprocess.Popen[bytes]", query: DatabaseQuery, stopped: Callable[[], bool]) -> str | None:
+def _errors(
+    process: "subprocess.Popen[bytes]", wanted: DatabaseQuery | DatabaseTable, stopped: Callable[[], bool]
+) -> str | None:
     """What the process wrote to standard error, once it ended; None if it does not end."""
     until = time.monotonic() + QUERY_TIMEOUT
-    given: bytes | None = msgspec.json.encode(query)
+    given: bytes | None = msgspec.json.encode(wanted)
     while time.monotonic() < until and not stopped():
         try:
             _, errors = process.communicate(given, timeout=POLL_SECONDS)
@@ -92,6 +123,22 @@ def write_rows(wanted: DatabaseQuery) -> None:
     temporary.replace(target)
 
 
+def write_table(wanted: DatabaseTable) -> None:
+    """Read the table in a transaction that can only read, and nothing but the declared columns."""
+    from pyarrow import parquet  # noqa: PLC0415 - the agent must not load it
+
+    from winnow.analytics.tables.read_databases import read_database  # noqa: PLC0415
+
+    rows = read_database(wanted.url, wanted.table, wanted.columns)
+    target = Path(wanted.target)
+    temporary = target.with_name(target.name + ".part")
+    with temporary.open("wb") as file:
+        parquet.write_table(rows, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(target)
+
+
 def write_csv(file: Any, columns: Sequence[str], rows: Any) -> None:
     writer = csv.writer(file)
     writer.writerow(columns)
@@ -100,9 +147,12 @@ def write_csv(file: Any, columns: Sequence[str], rows: Any) -> None:
 
 def main() -> None:
     die_with_parent()
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=DatabaseQuery)
+    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=DatabaseQuery | DatabaseTable)
     try:
-        write_rows(wanted)
+        if isinstance(wanted, DatabaseTable):
+            write_table(wanted)
+        else:
+            write_rows(wanted)
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
 

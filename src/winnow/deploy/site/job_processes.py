@@ -15,19 +15,15 @@ from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc_messages import (
+    AgentRequest,
+    AgentResponse,
     AssignClientNumbers,
     CannotRunJob,
     FilterResult,
     FromWorker,
     JobReady,
     PrepareJob,
-    ReleaseNoteRequest,
-    ReleaseNoteResponse,
-    ReleaseRequest,
-    ReleaseResponse,
     RunTask,
-    SignRequest,
-    SignResponse,
     TaskResult,
     WorkerLogLine,
 )
@@ -50,9 +46,7 @@ MAX_LINE_LENGTH = 4096
 
 REDACTED_FAILURE = "the job's own code failed, or its result did not pass this site's filters; see the site's log"
 
-SigningCallback: TypeAlias = Callable[
-    [SignRequest | ReleaseRequest | ReleaseNoteRequest], SignResponse | ReleaseResponse | ReleaseNoteResponse
-]
+SigningCallback: TypeAlias = Callable[[AgentRequest], AgentResponse]
 """Does what only the holder of the site's key and records can do."""
 
 
@@ -205,7 +199,7 @@ class JobProcesses:
             if isinstance(message, TaskResult) and message.result.client in waiting:
                 waiting.discard(message.result.client)
                 yield message
-            elif isinstance(message, SignRequest | ReleaseRequest | ReleaseNoteRequest):
+            elif isinstance(message, AgentRequest):
                 worker.send(sign(message))
             elif isinstance(message, CannotRunJob):
                 raise CannotRunJobError(message.reason)

@@ -1,17 +1,20 @@
 """Prepares a job at a site: downloads and checks its bundle, admits it, and starts its processes."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bundle
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.sandbox.isolation import MB
-from winnow.deploy.site.admission_control import AdmissionTerms
+from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
+from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.data_fingerprint import DataFingerprint
 from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
+from winnow.deploy.site.noise_secret import noise_seed
 from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.shared_job_context import SiteContext
@@ -19,6 +22,9 @@ from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.messages import DataDescription, DeployJob
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,7 @@ class JobSetup:
         self._context, self._job, self._cancelled = context, job, cancelled
         self._folder = context.folder(job)
         self._bundle: Bundle | None = None
+        self._question: Question | None = None
         self._fingerprint: DataFingerprint | None = None
         self._processes: JobProcesses | None = None
         self._stopping = Event()
@@ -61,6 +68,7 @@ class JobSetup:
             raise ConfigError(f"the bundle has {deploy.bundle.size} bytes; the limit is {MAX_BUNDLE_BYTES}")
         path = context.uplink.fetch(self._job, deploy.bundle, spool)
         bundle = self._bundle = read_bundle(path.read_bytes())
+        self._question = _question(bundle)
         terms = self.admit(deploy)
         submission = self._claimed_submission(bundle)
         data = self._worker_table(terms)
@@ -75,6 +83,8 @@ class JobSetup:
             limits=context.resources.allocate(self._job, deploy.resources),
             worker=context.worker,
             output_filter=context.output_filter,
+            launch=None if self._question is None else context.warm_worker.launch,
+            noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
         proxy = SigningProxy(
@@ -84,6 +94,7 @@ class JobSetup:
             job=self._job,
             allowed_sites=bundle.named_sites,
             may_keep_masks=context.admission.may_keep_masks,
+            budget=lambda: self._budget(processes.spec.terms),
         )
         delivery = ResultDelivery(context, self._job, processes, proxy, spool, self._cancelled)
         delivery.delete_unneeded_files(-1, deploy.bundle.digest)
@@ -95,7 +106,10 @@ class JobSetup:
         """The terms on which the job is admitted now; raises if it is not, or no longer."""
         assert self._bundle is not None
         self.author = self._context.admission.author(self._bundle)
-        return self._context.admission.admit(deploy, self._bundle, self.author)
+        terms = self._context.admission.admit(deploy, self._bundle, self.author, self._question)
+        if (budget := self._budget(terms)) is not None and (shortage := budget.shortage()):
+            raise NotAdmittedError(shortage)
+        return terms
 
     def check_data(self) -> None:
         """Raise if the data changed since the job started."""
@@ -116,6 +130,23 @@ class JobSetup:
         if processes is not None:
             processes.kill()
 
+    def _budget(self, terms: AdmissionTerms) -> QuestionBudget | None:
+        """What the question costs its author, where it has noise and the site's rule limits that."""
+        question, rule = self._question, terms.rule
+        if question is None or question.epsilon is None or rule is None or rule.noise is None:
+            return None
+        assert self._bundle is not None
+        return QuestionBudget(
+            budgets=self._context.state.budgets,
+            submission=submission_id(self._bundle),
+            site=self._context.kit.name,
+            person=terms.author.name,
+            table=question.table,
+            epsilon=question.epsilon,
+            delta=question.delta,
+            limit=rule.noise,
+        )
+
     def _claimed_submission(self, bundle: Bundle) -> str:
         """The submission's id; raises if it is too old, or runs here under another name."""
         if self._context.state.deployment(self._job) is None:
@@ -127,9 +158,20 @@ class JobSetup:
 
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
         """The table by which the worker reads the data."""
+        if (table := self._context.config.tables.get(terms.data)) is not None:
+            return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
             return source.worker_table()
         rows = self._folder.data / f"{terms.data}.csv"
         fetch_rows(terms.data, source.url, source.query, rows, self._stopping.is_set)
         return source.worker_table(rows)
+
+
+def _question(bundle: Bundle) -> "Question | None":
+    section = bundle.question
+    if section is None:
+        return None
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - an idle agent loads no pydantic
+
+    return read_question(section)

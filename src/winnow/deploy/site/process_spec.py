@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.jobs.ipc_messages import PrepareJob
+from winnow.deploy.jobs.ipc_messages import PrepareJob, QuestionTerms
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
+from winnow.deploy.sandbox.job_process import Launch
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.job_folder import JobFolder
 from winnow.deploy.site.worker_process_handle import WorkerProcess
@@ -25,6 +26,10 @@ class ProcessSpec:
     """The module, or file, that runs the tasks."""
     output_filter: str
     """The one that applies the site's filters to results of the job's own code."""
+    noise_seed: bytes = b""
+    """Of the site's noise in the answer to the job's question."""
+    launch: Launch | None = None
+    """Starts the worker, if not as usual."""
 
     @property
     def filters_output(self) -> bool:
@@ -38,6 +43,7 @@ class ProcessSpec:
             limits=self.limits,
             sandbox=self._worker_sandbox(),
             program=self.worker,
+            launch=self.launch,
         )
 
     def launch_output_filter(self) -> WorkerProcess:
@@ -58,6 +64,7 @@ class ProcessSpec:
             filters=[] if self.filters_output else self.terms.filters,
             confusion_matrix=self.terms.confusion_matrix,
             share_evidence=self.terms.share_evidence,
+            question=self._question_terms(),
             first_client=first_client,
         )
 
@@ -69,6 +76,18 @@ class ProcessSpec:
             bundle=str(self.bundle),
             data=self.data if with_data else {},
             filters=self.terms.filters,
+        )
+
+    def _question_terms(self) -> QuestionTerms | None:
+        rule = self.terms.rule
+        if rule is None:
+            return None
+        return QuestionTerms(
+            allow=list(rule.allow),
+            minimum=rule.minimum,
+            owners=rule.owners,
+            noise_delta=None if rule.noise is None else rule.noise.delta,
+            noise_seed=self.noise_seed,
         )
 
     def _worker_sandbox(self) -> Sandbox | None:

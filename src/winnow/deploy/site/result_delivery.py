@@ -136,6 +136,8 @@ class ResultDelivery:
     def _import_result(self, run: RunTask, task_result: TaskResult) -> StoredResult:
         """A result in the agent's own words, its files where only the agent can change them."""
         task, client = run.task, task_result.result.client
+        if task_result.result.failure is None:
+            self._proxy.check_booked(task.name)
         if self._processes.spec.filters_output and task_result.result.failure is None:
             task_result = self._filtered(run, task_result)
         result = task_result.result

@@ -16,6 +16,7 @@ from winnow.deploy.sandbox.isolation import MB, sandbox_unavailable_reason
 from winnow.deploy.site.agent import connect_to_leader, hello_of
 from winnow.deploy.site.config import DataSource, SiteConfig, load_config
 from winnow.deploy.site.database_query_export import fetch_rows
+from winnow.deploy.site.table_check import described_site_table, query_rule_lines
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy_rules import ANY, POLICY_FILE, matches
 from winnow.deploy.trust.site_policy import JobRule, SitePolicy, read_site_policy
@@ -47,10 +48,13 @@ def check_site(kit_folder: Path, config_file: Path | None = None) -> Iterator[Si
     offered = config.resources
     text = f"{offered.cpus:g} CPUs, {offered.memory_mb:,} MB, {offered.gpus} GPUs"
     yield SiteCheck(part="resources", ok=True, text=text)
-    if not config.data:
-        yield SiteCheck(part="data", ok=False, text="site.toml names no data; add a [data.NAME] table")
+    if not config.data and not config.tables:
+        text = "site.toml names no data; add a [data.NAME] section, or [tables.NAME] for questions"
+        yield SiteCheck(part="data", ok=False, text=text)
     for name, source in config.data.items():
         yield _attempt(f"data {name}", partial(_data, name, source))
+    for name, table in config.tables.items():
+        yield _attempt(f"table {name}", partial(described_site_table, table))
     yield from _policy(kit, config)
     yield _attempt("disk", partial(_disk, config))
     yield _attempt("connection", partial(_connection, kit, config))
@@ -114,13 +118,15 @@ def _policy(kit: Kit, config: SiteConfig) -> Iterator[SiteCheck]:
     for name in config.data:
         if not any(matches(rule.data, name) for rule in policy.jobs):
             yield SiteCheck(part="policy", ok=False, text=f"no [[jobs]] rule allows anybody to use data {name!r}")
+    for ok, text in query_rule_lines(policy, config):
+        yield SiteCheck(part="policy", ok=ok, text=text)
     if any(rule.own_code for rule in policy.jobs):
         yield _sandbox(policy)
 
 
 def _rule(rule: JobRule, config: SiteConfig) -> SiteCheck:
     who = _listed([each for each in (*rule.people, *rule.organisations, *rule.roles) if each != ANY]) or "everybody"
-    unknown = [name for name in rule.data if name != ANY and name not in config.data]
+    unknown = [name for name in rule.data if name != ANY and name not in (*config.data, *config.tables)]
     if unknown:
         return SiteCheck(
             part="policy", ok=False, text=f"a rule names data {unknown[0]!r}, which site.toml does not have"

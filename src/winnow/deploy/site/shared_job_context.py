@@ -6,9 +6,10 @@ from pathlib import Path
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.site.job_folder import JobFolder
-from winnow.deploy.site.outbound_messages import Uplink
+from winnow.deploy.site.redacting_uplink import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.warm_worker import WarmWorker
 from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.trust.kit import Kit
 
@@ -22,6 +23,7 @@ class SiteContext:
     resources: ResourcePool
     uplink: Uplink
     audit: AuditLog
+    warm_worker: WarmWorker
     worker: str
     """The module, or file, that runs the tasks of a job."""
     output_filter: str

@@ -11,8 +11,11 @@ from itertools import pairwise
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from winnow.analytics.tasks import ANALYSIS_BEGIN
 from winnow.core.errors import ConfigError
 from winnow.deploy.jobs.ipc_messages import (
+    AgentRequest,
+    AgentResponse,
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,
@@ -20,8 +23,11 @@ from winnow.deploy.jobs.ipc_messages import (
     SignRequest,
     SignResponse,
     SitePublicKey,
+    SpendRequest,
+    SpendResponse,
 )
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes
+from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.kit import Kit
@@ -47,14 +53,15 @@ class SigningProxy:
         job: str,
         allowed_sites: Sequence[str] = (),
         may_keep_masks: Callable[[], bool] = lambda: False,
+        budget: Callable[[], QuestionBudget | None] = lambda: None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`allowed_sites` are the sites that the job's author named, if any; `may_keep_masks` says whether this site
-        may act as mask keeper.
+        may act as mask keeper; `budget` is what the job's question costs, where the site's rule limits that.
         """
         self._kit, self._records, self._submission, self._job = kit, records, submission, job
         self._allowed_sites = frozenset(allowed_sites)
-        self._may_keep_masks, self._now = may_keep_masks, now
+        self._may_keep_masks, self._budget, self._now = may_keep_masks, budget, now
         self._revoked = kit.watch_revocations()
         self._peer_sites: tuple[PeerSite, ...] = ()
         self._checked: tuple[int, int, list[SitePublicKey]] | None = None
@@ -115,15 +122,22 @@ class SigningProxy:
             self._checked = (round, revocations.number, [each for each in found if each is not None])
         return self._checked[2]
 
-    def handle_request(
-        self, round: int, request: SignRequest | ReleaseRequest | ReleaseNoteRequest
-    ) -> SignResponse | ReleaseResponse | ReleaseNoteResponse:
+    def handle_request(self, round: int, request: AgentRequest) -> AgentResponse:
         """What a worker asks for while it runs a task of this round."""
         if isinstance(request, SignRequest):
             return self._sign(round, request)
+        if isinstance(request, SpendRequest):
+            budget = self._budget()
+            return SpendResponse(refused="" if budget is None else budget.book())
         if isinstance(request, ReleaseNoteRequest):
             return ReleaseNoteResponse(note=self._release_note(round, request.client))
         return ReleaseResponse(times=self._release(round, request))
+
+    def check_booked(self, task: str) -> None:
+        """Raise unless what a noisy answer costs was booked before a result of this task leaves."""
+        budget = self._budget()
+        if budget is not None and task != ANALYSIS_BEGIN and not budget.is_booked():
+            raise ConfigError("the job's process returned a step of an answer before it was booked; nothing leaves")
 
     def _release(self, round: int, request: ReleaseRequest) -> int:
         if request.client not in self._own:

@@ -42,6 +42,10 @@ CREATE TABLE IF NOT EXISTS ballots (
     submission TEXT NOT NULL, client INTEGER NOT NULL, ballot BLOB NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (submission, client, ballot)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS budgets (
+    submission TEXT PRIMARY KEY, person TEXT NOT NULL, "table" TEXT NOT NULL, rho REAL NOT NULL,
+    booked REAL NOT NULL, counts INTEGER NOT NULL
+) STRICT;
 """
 VERSION = 1
 """Of the messages that the tables hold, in the database's `user_version`. Winnow 0.1 wrote version 0."""

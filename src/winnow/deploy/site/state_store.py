@@ -1,13 +1,17 @@
 """What a site must know after it was killed: its jobs, results that were made, and the state of its clients.
 
-SQLite knows which files count; files are written before they are mentioned there and deleted after, so a site that is
-killed in between has at most a file too many, which `ResultDelivery` deletes.
+Results that hold only while the process lives that made them are in memory, unless they have files: nothing could use
+them after a kill, and a protocol of many short exchanges need not wait for the disk. SQLite knows which files count;
+files are written before they are mentioned there and deleted after, so a site that is killed in between has at most a
+file too many, which `ResultDelivery` deletes.
 """
 
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
+from winnow.deploy.site.budget_records import PrivacyBudgets
 from winnow.deploy.site.state_database import SiteDatabase, StateStoreError
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.wire.messages import ClientResult, DeployJob, Settle
@@ -23,6 +27,10 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str = ""
     """The process whose secrets the result depends on; empty if it may be sent whenever it is asked for."""
 
+    @property
+    def in_memory(self) -> bool:
+        return bool(self.worker_id) and self.payload is None and self.new_client_state is None
+
 
 class SiteStateStore:
     """One file; any thread may use it."""
@@ -30,6 +38,10 @@ class SiteStateStore:
     def __init__(self, path: Path) -> None:
         self._database = SiteDatabase(path)
         self.submissions = SubmissionRecords(self._database)
+        self.budgets = PrivacyBudgets(self._database)
+        self._volatile: dict[tuple[str, str], dict[int, StoredResult]] = {}
+        """By job and task, then client."""
+        self._lock = Lock()
 
     def jobs(self) -> list[str]:
         return [job for (job,) in self._database.rows("SELECT job FROM jobs ORDER BY job")]
@@ -45,6 +57,8 @@ class SiteStateStore:
             database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (deploy.job, msgspec.msgpack.encode(deploy)))
 
     def delete_job(self, job: str) -> None:
+        with self._lock:
+            self._volatile = {key: results for key, results in self._volatile.items() if key[0] != job}
         with self._database.transaction() as database:
             for statement in (
                 "DELETE FROM jobs WHERE job = ?",
@@ -55,6 +69,10 @@ class SiteStateStore:
 
     def add_result(self, stored: StoredResult) -> None:
         result = stored.result
+        if stored.in_memory:
+            with self._lock:
+                self._volatile.setdefault((result.job, result.task), {})[result.client] = stored
+            return
         row = (result.job, result.task, result.client, stored.round, msgspec.msgpack.encode(result))
         with self._database.transaction() as database:
             database.execute(
@@ -67,8 +85,8 @@ class SiteStateStore:
         rows = self._database.rows(
             "SELECT client, round, answer, payload, keep, life FROM replies WHERE job = ? AND task = ?", job, task
         )
-        with self._database.wrapping_errors():
-            return {
+        with self._lock, self._database.wrapping_errors():
+            return self._volatile.get((job, task), {}) | {
                 client: StoredResult(
                     result=msgspec.msgpack.decode(result, type=ClientResult),
                     round=at,
@@ -84,6 +102,8 @@ class SiteStateStore:
 
     def delete_result(self, stored: StoredResult) -> None:
         result = stored.result
+        with self._lock:
+            self._volatile.get((result.job, result.task), {}).pop(result.client, None)
         with self._database.transaction() as database:
             database.execute(
                 "DELETE FROM replies WHERE job = ? AND task = ? AND client = ?",
@@ -97,6 +117,11 @@ class SiteStateStore:
         Rounds may be settled again, in any order: the state that a client has from a later one stays.
         """
         aggregated = [(settle.job, task, client) for task, clients in settle.tasks.items() for client in clients]
+        with self._lock:
+            for job, task, client in aggregated:
+                self._volatile.get((job, task), {}).pop(client, None)
+            for task in settle.ended_tasks:
+                self._volatile.pop((settle.job, task), None)
         with self._database.transaction() as database:
             database.executemany(
                 "INSERT INTO kept SELECT job, client, keep, ? FROM replies"

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
-import msgspec
-
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
 from winnow.deploy.jobs.ipc_messages import FromWorker, StopWorker, ToWorker
 from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
-from winnow.deploy.sandbox.job_process import JobProcess, Process, fork_from, start_new
+from winnow.deploy.sandbox.job_process import JobProcess, Launch, Process, fork_from, start_new
 
 EXIT_GRACE_SECONDS = 2.0
 """Seconds that a process has to end by itself."""
@@ -34,11 +32,24 @@ class WorkerProcess:
     """`life` names this one run of the process: what holds only while it lives is marked with it."""
 
     def __init__(
-        self, *, folder: Path, log: Path, limits: ProcessLimits, sandbox: Sandbox | None, program: str
+        self,
+        *,
+        folder: Path,
+        log: Path,
+        limits: ProcessLimits,
+        sandbox: Sandbox | None,
+        program: str,
+        launch: Launch | None = None,
     ) -> None:
+        """`launch` starts the process; by default it is a new one, or one of the fork server's."""
         self.life = uuid4().hex
         self._process = JobProcess(
-            folder=folder, log=log, limits=limits, sandbox=sandbox, program=program, launch=_start_or_fork
+            folder=folder,
+            log=log,
+            limits=limits,
+            sandbox=sandbox,
+            program=program,
+            launch=launch or _start_or_fork,
         )
         self._channel: Channel[Any] = Channel(self._process.socket, cast(Any, FromWorker))
         self._folder, self._disk_mb = folder, limits.disk_mb
@@ -100,5 +111,5 @@ def _start_or_fork(spec: LaunchSpec) -> tuple[Process, socket.socket]:
         return start_new(spec)
     try:
         return fork_from(Path(server), spec)
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise WorkerExitedError(f"the fork server does not respond: {error}") from error

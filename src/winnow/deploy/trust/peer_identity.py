@@ -80,6 +80,7 @@ class Peer:
         return f"{self.role or self.kind} {self.name} of {self.organisation}"
 
 
+@lru_cache(maxsize=1024)
 def read_certificate(pem: bytes) -> x509.Certificate:
     """Read all of it now: the parts of a certificate are parsed when they are asked for, and may be hostile."""
     try:
@@ -96,7 +97,7 @@ def check_certificate(certificate: x509.Certificate, authority: x509.Certificate
     """The party, if the authority vouches for it at this time; `SKEW` is granted at both ends."""
     peer = Peer.of(certificate)
     try:
-        certificate.verify_directly_issued_by(authority)
+        _check_issuer(certificate, authority)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
         raise IdentityError(f"the certificate of {peer} was not issued by the CA of this project") from error
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -107,12 +108,17 @@ def check_certificate(certificate: x509.Certificate, authority: x509.Certificate
     return peer
 
 
+@lru_cache(maxsize=1024)
+def _check_issuer(certificate: x509.Certificate, authority: x509.Certificate) -> None:
+    """Raises if the authority did not sign it. That it did stays true, so it is worked out once."""
+    certificate.verify_directly_issued_by(authority)
+
+
 def peer_identifier(authority: x509.Certificate, now: Callable[[], datetime] = utc_now) -> Callable[[bytes], Peer]:
     """Who holds a certificate (PEM), asked at every request: a connection may outlive the certificate it began with."""
-    read = lru_cache(maxsize=1024)(read_certificate)
 
     def recognise(pem: bytes) -> Peer:
-        return check_certificate(read(pem), authority, now())
+        return check_certificate(read_certificate(pem), authority, now())
 
     return recognise
 

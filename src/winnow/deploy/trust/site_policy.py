@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
+from winnow.analytics.permissions import Permission
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -25,6 +26,28 @@ class JobRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True)
     own_code: bool = False
 
 
+class SpendingLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all answers to one person about one table may cost together, in differential privacy."""
+
+    epsilon: Annotated[float, Meta(gt=0)]
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+
+
+class SiteQueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """These persons may put such questions to these tables. What an answer shows has at least `minimum` rows behind
+    it; with `noise`, answers are noisy, and all of them together cost no more than that.
+    """
+
+    tables: tuple[str, ...]
+    allow: tuple[Permission, ...]
+    minimum: Annotated[int, Meta(ge=1)] = 10
+    rows: Annotated[int, Meta(ge=0)] = 0
+    """How many rows as they are an answer may show at most."""
+    owners: Annotated[int, Meta(ge=1)] = 2
+    """So many owners have to take part at least."""
+    noise: SpendingLimit | None = None
+
+
 class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most that one job may ask for; what is not given is limited by what the site has."""
 
@@ -35,6 +58,8 @@ class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jobs: tuple[JobRule, ...] = ()
+    queries: tuple[SiteQueryRule, ...] = ()
+    """Who may ask what of which tables; jobs that put a question need no other rule."""
     limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
@@ -56,6 +81,16 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.share_evidence is None:
             return () if self.filters else get_args(EvidenceShared)
         return self.share_evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionRequest:
+    """What a question wants of a site."""
+
+    table: str
+    needs: frozenset[str]
+    epsilon: float | None = None
+    delta: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +120,40 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
         return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
     if job.own_code and not any(rule.own_code for rule in fitting):
         return _denied(f"{author} may not run custom code here")
-    return _within(policy.limits, author, job)
+    return within_limits(policy, author, job)
+
+
+def within_limits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
+    """Whether the job asks for no more of this machine than one job may."""
+    asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
+    for resource, wanted in asked.items():
+        most = getattr(policy.limits, resource)
+        if most is not None and not wanted <= most:  # refuses what is no number, too
+            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
+    return PolicyDecision(allowed=True, reason=f"{author} may run this job")
+
+
+def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> SiteQueryRule | PolicyDecision:
+    """The rule under which this person's question is answered here, or why it is not. One rule must allow all of it;
+    the first that does is taken.
+    """
+    known = [rule for rule in policy.queries if rule.includes(author)]
+    if not known:
+        return _denied(f"{author} may not ask questions here")
+    about = [rule for rule in known if matches(rule.tables, question.table)]
+    if not about:
+        return _denied(f"{author} may not ask about table {question.table!r} here")
+    allowing = [rule for rule in about if question.needs <= {*rule.allow}]
+    if not allowing:
+        least = min((question.needs - {*rule.allow} for rule in about), key=len)
+        return _denied(f"{author} may not ask table {question.table!r} for {', '.join(sorted(least))} here")
+    for rule in allowing:
+        if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
+            return rule
+    if question.epsilon is None:
+        return _denied(f"questions about table {question.table!r} are answered with noise only here; add --epsilon")
+    delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
+    return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:
@@ -113,15 +181,6 @@ def read_site_policy(content: bytes) -> SitePolicy:
         if not isinstance(each.get("name"), str):
             raise PolicyError("a [[filters]] table has no name")
     return policy
-
-
-def _within(limits: JobResourceLimits, author: Peer, job: JobRequest) -> PolicyDecision:
-    asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
-    for resource, wanted in asked.items():
-        most = getattr(limits, resource)
-        if most is not None and not wanted <= most:  # refuses what is no number, too
-            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
-    return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 
 def _denied(reason: str) -> PolicyDecision:

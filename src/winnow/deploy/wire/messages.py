@@ -312,6 +312,8 @@ class JobInfo(Struct, frozen=True, kw_only=True):
     submitted: float
     metrics: dict[str, dict[str, float]]
     absent_sites: list[AbsentSite] = []
+    rejections: dict[Name, Text] = {}
+    """The sites that rejected the job, and why."""
 
 
 class JobList(WireMessage, frozen=True, kw_only=True):

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from winnow.core.events import CANNOT_TELL, DIFFERENT, FINE, HARMFUL, SUSPECT, Verdict
 from winnow.learn.client_quality.contribution import ContributionEstimate
 from winnow.learn.client_quality.departures import BY_CLASS, COPIES, Departures
 from winnow.learn.client_quality.evidence import REPRESENTATION
 from winnow.learn.client_quality.findings import Finding
 from winnow.learn.client_quality.score_table import INPUTS, LABELS, ClientSpread, ScoreTable, Table, score_table
-
-Verdict: TypeAlias = Literal["fine", "different", "suspect", "harmful", "cannot tell"]
 
 NOTHING: Mapping[int, Any] = {}
 UNLIKE_UPDATES = 6.0
@@ -22,19 +21,22 @@ FINDING_KINDS = {"inputs": ("column", "image", "inputs")}
 """Kinds of findings, where a kind of evidence is told in several."""
 PLAIN_WORDS = {
     "inputs": "inputs: unlike the other clients'",
-    "labels": "labels: fit the inputs less often than at other clients; many may be wrong",
+    "labels": "labels: fit the inputs less well than at other clients; many may be wrong",
     "copies": "copies: many rows occur more than once",
     "updates": "updates: far from the others'",
     "contribution": "contribution: the model is better without this client",
 }
 MILD_WORDS = PLAIN_WORDS | {
     "inputs": "inputs: somewhat unlike the other clients'",
-    "labels": "labels: what goes with which label differs somewhat from other clients",
+    "labels": "labels: go with somewhat other inputs than at other clients",
 }
 """Below the alarm."""
 NO_EVIDENCE = "no evidence so far"
 TOO_LITTLE_POWER = "too few samples, or clients too unlike one another, to tell"
 LABELS_UNJUDGED = "inputs are as expected; labels could not be judged: {}"
+LABELS_UNSEEN = "inputs are as expected; labels were not looked at"
+INPUTS_UNSEEN = "labels are as expected; inputs were not looked at"
+DATA_UNSEEN = "its data were not looked at"
 SMALL_EFFECT = 0.2
 """If half of the labels were random and the loss rose by fewer standard deviations, the model knows little about them
 (Cohen's small effect)."""
@@ -122,19 +124,19 @@ def _assessed(
         scores, enough = {} if update is None else {"updates": update}, not asked
     score = max(0.0, *scores.values()) if scores else nan
     if score >= 1:
-        verdict: Verdict = "harmful" if harm else "suspect"
+        verdict: Verdict = HARMFUL if harm else SUSPECT
     elif not enough:
-        verdict = "cannot tell"
+        verdict = CANNOT_TELL
     else:
         unlike = harmful or unlike_update or size < 1 or table.beyond_null[row].max() >= 1
-        verdict = "different" if unlike else "fine"
+        verdict = DIFFERENT if unlike else FINE
     kinds = _told(scores, verdict, unlike_update=unlike_update, harmful=harmful)
-    if verdict == "cannot tell":
+    if verdict == CANNOT_TELL:
         words = TOO_LITTLE_POWER if scores else NO_EVIDENCE
-    elif verdict == "fine":
-        words = _unjudged_labels(table, row)
+    elif verdict == FINE:
+        words = _left_open(table, row)
     else:
-        words = _words(kinds, findings(client) if kinds else (), MILD_WORDS if verdict == "different" else PLAIN_WORDS)
+        words = _words(kinds, findings(client) if kinds else (), MILD_WORDS if verdict == DIFFERENT else PLAIN_WORDS)
     return ClientAssessment(client=client, score=score, verdict=verdict, evidence=words, kinds=kinds, scores=scores)
 
 
@@ -154,17 +156,20 @@ def _by_kind(scores: Table, size: float) -> dict[str, float]:
     return {kind: float(score) for kind, score in kinds.items() if isfinite(score)}
 
 
-def _unjudged_labels(table: ScoreTable, row: int) -> str:
-    """Why nothing is known about the labels of a client whose inputs are fine; empty if something is."""
-    if table.label_power[row] >= 1 or not isfinite(table.label_power[row]):
+def _left_open(table: ScoreTable, row: int) -> str:
+    """What is not known of a client that is called fine, and why; empty if both inputs and labels are as expected."""
+    inputs, labels = isfinite(table.input_power[row]), isfinite(table.label_power[row])
+    if not (inputs and labels):
+        return LABELS_UNSEEN if inputs else INPUTS_UNSEEN if labels else DATA_UNSEEN
+    if table.label_power[row] >= 1:
         return ""
     knows_little = table.label_contrast[row] < SMALL_EFFECT
-    return LABELS_UNJUDGED.format("the model hardly tells the classes apart" if knows_little else "too few samples")
+    return LABELS_UNJUDGED.format("the model knows too little about them" if knows_little else "too few samples")
 
 
 def _told(scores: Mapping[str, float], verdict: Verdict, *, unlike_update: bool, harmful: bool) -> tuple[str, ...]:
     """The kinds of evidence to speak of, strongest first: those with an alarm, or else the strongest."""
-    if verdict in ("fine", "cannot tell"):
+    if verdict in (FINE, CANNOT_TELL):
         return ()
     kinds = sorted((kind for kind, score in scores.items() if score >= 1), key=lambda kind: -scores[kind])
     if unlike_update and "updates" not in kinds:

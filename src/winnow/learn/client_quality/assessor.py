@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import AnyEvent, Arrays, Assessed, Clock, Payload, PolicyApplied, Reply, Task, Work, stream
+from winnow.core.events import CANNOT_TELL
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.assessment import ClientAssessment, assess, unknown_size
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
@@ -19,7 +20,7 @@ from winnow.learn.client_quality.difference_size import difference_size
 from winnow.learn.client_quality.evidence import ClientEvidence
 from winnow.learn.client_quality.evidence_checks import EvidenceCheck
 from winnow.learn.client_quality.findings import Finding
-from winnow.learn.client_quality.policy import UNDECIDED, QualityPolicy
+from winnow.learn.client_quality.policy import QualityPolicy
 from winnow.learn.client_quality.reference_source import ReferenceSource, ServerReference
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.reference_utility import ReferenceUtility
@@ -244,4 +245,4 @@ class ClientAssessor:
 def _with_reason(assessed: ClientAssessment, reasons: Mapping[int, str]) -> ClientAssessment:
     """Of whom nothing is known, why not."""
     reason = reasons.get(assessed.client)
-    return replace(assessed, evidence=reason) if assessed.verdict == UNDECIDED and reason else assessed
+    return replace(assessed, evidence=reason) if assessed.verdict == CANNOT_TELL and reason else assessed

@@ -9,11 +9,11 @@ from winnow.data.preprocessing import Preprocessing
 from winnow.learn.client_quality.column_findings import column_findings
 from winnow.learn.client_quality.copied_rows import copy_findings, independent_share
 from winnow.learn.client_quality.evidence import COLUMNS, OUTCOMES, REPRESENTATION, ClientEvidence
-from winnow.learn.client_quality.expected_moments import unexplained_share
 from winnow.learn.client_quality.findings import Finding, strongest_first
 from winnow.learn.client_quality.image_findings import image_findings
 from winnow.learn.client_quality.input_names import InputNames
 from winnow.learn.client_quality.label_findings import label_findings, regression_findings
+from winnow.learn.client_quality.label_free_expected_moments import unexplained_share
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 
 _INPUT_BLOCKS = {REPRESENTATION, COLUMNS}

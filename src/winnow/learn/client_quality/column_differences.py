@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals
+from winnow.learn.client_quality.label_free_expected_moments import ExpectedMoments, Reals
 
 FALSE_FINDINGS = 1e-3
 """With what probability an honest client, whose rows are drawn as the reference's are, has any feature too far off."""

@@ -16,9 +16,9 @@ from winnow.learn.client_quality.column_differences import (
 )
 from winnow.learn.client_quality.column_words import CONSTANT, ColumnWords
 from winnow.learn.client_quality.exchanged_columns import exchanged_columns
-from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding, percent_text, strongest_first
 from winnow.learn.client_quality.input_names import InputNames
+from winnow.learn.client_quality.label_free_expected_moments import ExpectedMoments, Reals, expected_moments
 from winnow.learn.client_quality.observed_values import observed_moments
 
 NEEDED_SHARE = 0.15

@@ -6,8 +6,8 @@ import numpy as np
 
 from winnow.learn.client_quality.column_differences import column_differences
 from winnow.learn.client_quality.evidence import COLUMNS, ClientEvidence
-from winnow.learn.client_quality.expected_moments import expected_moments
 from winnow.learn.client_quality.input_names import InputNames
+from winnow.learn.client_quality.label_free_expected_moments import expected_moments
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 
 LARGE_SHIFT = 0.85

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,8 +18,6 @@ from winnow.learn.stack import ModelState
 
 MAX_CLASSES = 100
 """Of more classes, few clients would have enough samples of any: then one class stands for all."""
-REGRESSION_BINS = 5
-"""Targets of a regression are put into so many classes, between quantiles of the reference's."""
 IMAGE_NDIM, TABLE_NDIM = 4, 2
 BATCH_ROWS = 8192
 """So many samples are looked at together where no model has to be run."""
@@ -33,7 +29,7 @@ class SampleClasses:
 
     count: int
     edges: tuple[float, ...] = ()
-    """Between the bins of a regression."""
+    """Between the bins of a regression: quantiles of the reference's targets."""
 
     @classmethod
     def of(cls, labels: int | None, sequences: bool, edges: tuple[float, ...] = ()) -> "SampleClasses":
@@ -46,12 +42,6 @@ class SampleClasses:
         if y.is_floating_point():
             return torch.bucketize(y[:, 0].contiguous(), y.new_tensor(self.edges))
         return y if self.count > 1 else torch.zeros(len(y), dtype=torch.int64, device=y.device)
-
-
-def bin_edges(targets: NDArray[np.floating]) -> tuple[float, ...]:
-    """Quantiles of the first target [n, t] of a reference set; fewer where many targets are the same."""
-    inner = np.arange(1, REGRESSION_BINS) / REGRESSION_BINS
-    return tuple(np.unique(np.quantile(targets[:, 0], inner).astype(np.float32)).tolist()) if len(targets) else ()
 
 
 class EvidencePass:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.learn.client_quality.class_moments import ClassMoments
-from winnow.learn.client_quality.expected_moments import ExpectedMoments, Reals
+from winnow.learn.client_quality.label_free_expected_moments import ExpectedMoments, Reals
 
 MAX_CANDIDATES = 64
 _BETTER = 0.2

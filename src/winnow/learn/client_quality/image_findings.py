@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import NEEDED_SHIFT, ColumnDifferences, column_differences
-from winnow.learn.client_quality.expected_moments import expected_moments
 from winnow.learn.client_quality.findings import MAX_STRENGTH, Finding
 from winnow.learn.client_quality.image_statistics import (
     BRIGHTNESS,
@@ -19,6 +18,7 @@ from winnow.learn.client_quality.image_statistics import (
     LEFT,
     TOP,
 )
+from winnow.learn.client_quality.label_free_expected_moments import expected_moments
 
 MANY = 5
 """If so many statistics differ, and neither noise nor blur explains it, the images are of another kind."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from winnow.core.join_names import listed
 from winnow.learn.client_quality.class_moments import ClassMoments
 from winnow.learn.client_quality.column_differences import FALSE_FINDINGS
-from winnow.learn.client_quality.expected_moments import Reals, nearest_mixture
 from winnow.learn.client_quality.findings import Finding, finding_strength, percent_text
+from winnow.learn.client_quality.label_free_expected_moments import Reals, nearest_mixture
 
 NEEDED_RANDOM = 0.2
 """The share of labels that must look random: honest clients with harder samples look so in part."""

@@ -6,19 +6,12 @@ from typing import Any
 import numpy as np
 
 from winnow.core import Arrays, ConfigError, Reply, suggest
+from winnow.core.events import ALARMS, CANNOT_TELL, KEEP, READMIT
 from winnow.learn.aggregation import Contribution, Fold, LinearFold
 from winnow.learn.client_quality.assessment import ClientAssessment
 from winnow.learn.client_quality.settings import Policy
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext
 from winnow.learn.stack import ModelState
-
-ALARMS = ("suspect", "harmful")
-"""Verdicts from which something follows."""
-UNDECIDED = "cannot tell"
-"""The verdict after which everything stays as it is."""
-READMIT = "readmit"
-KEEP = "keep"
-"""What is told of a client that the policy would act on, were it not for `quality.keep`."""
 
 
 def clients_named(keep: Sequence[str], names: Sequence[str]) -> frozenset[int]:
@@ -56,7 +49,7 @@ class QualityPolicy:
                 if self._factor.get(each.client) != factor:
                     self._factor[each.client] = factor
                     yield each.client, KEEP if kept else self._policy, reason
-            elif each.verdict not in (*ALARMS, UNDECIDED) and each.client in self._factor:
+            elif each.verdict != CANNOT_TELL and each.client in self._factor:
                 del self._factor[each.client]
                 if not kept:
                     yield each.client, READMIT, reason

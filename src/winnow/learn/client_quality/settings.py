@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DEFAULT_EVIDENCE: tuple[EvidenceKind, ...] = (*TOLD_BY_CLIENTS, UPDATES)
 """What is looked at unless told otherwise: all but what takes many evaluations."""
 
+DEFAULT_ASSESSMENTS, ROUNDS_EACH = 5, 3
+"""Unless told otherwise, clients are assessed so many times in a run, and at most once in so many rounds."""
+
 FIRST_UP_TO = 10
 """A policy that acts is first applied after at most so many rounds, where there is more than one assessment."""
 
@@ -34,8 +37,8 @@ class QualitySettings(Settings):
 
     evidence: tuple[EvidenceKind, ...] | None = None
     """None is all but the contribution, where no setting keeps clients' data or updates from the server."""
-    assessments: int = Field(default=5, ge=1)
-    """How many times in a run; the last one is after the last round."""
+    assessments: Annotated[int, Field(ge=1)] | None = None
+    """How many times in a run; the last one is after the last round. None is 5, or fewer in a short run."""
     false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """The share of honest clients that may be called suspect."""
     policy: Policy = "warn"
@@ -55,13 +58,19 @@ class QualitySettings(Settings):
         """The rounds after which clients are assessed, the last one among them: evenly spread; in a long run whose
         policy acts, ever further apart, so that it does not wait for long. Whole numbers: all parties must agree.
         """
-        times = self.assessments
+        times = self._times(rounds)
         if self.policy == "warn" or times == 1 or rounds <= FIRST_UP_TO * times:
             return frozenset(-(-rounds * place // times) for place in range(1, times + 1))
         due = [FIRST_UP_TO]
         for place in range(1, times):
             due.append(max(due[-1] + 1, FIRST_UP_TO + (rounds - FIRST_UP_TO) * place**3 // (times - 1) ** 3))
         return frozenset(due)
+
+    def _times(self, rounds: int) -> int:
+        if self.assessments is not None:
+            return self.assessments
+        at_least = 1 if self.policy == "warn" else 2  # a policy changes nothing after the last round
+        return min(DEFAULT_ASSESSMENTS, max(at_least, rounds // ROUNDS_EACH))
 
     def kinds(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> tuple[EvidenceKind, ...]:
         """The evidence that is gathered in a run with this algorithm and these filters."""
@@ -105,14 +114,15 @@ class QualitySettings(Settings):
             return f"cannot work with {settings}, which hides clients' data and updates; remove one or the other"
         return f"needs evidence, of which {settings} leaves {listed(left)}: set quality.evidence to some of it"
 
-    def privacy_text(self, kinds: Sequence[EvidenceKind]) -> list[str]:
-        """What each kind of evidence tells the server, and what it costs."""
+    def privacy_text(self, kinds: Sequence[EvidenceKind], rounds: int) -> list[str]:
+        """What each kind of evidence tells the server in a run of so many rounds, and what it costs."""
         told = [PRIVACY_TEXT[kind] for kind in kinds]
         if any(kind in TOLD_BY_CLIENTS for kind in kinds):
             step = f", rounded down to multiples of {self.count_step}" if self.count_step > 1 else ""
-            times = "once" if self.assessments == 1 else f"{self.assessments} times in a run"
+            times = len(self.assessment_rounds(rounds))
+            often = "once" if times == 1 else f"{times} times in a run"
             told.append(
-                f"evidence is asked for {times}: one download of the model and one forward pass over a client's "
+                f"evidence is asked for {often}: one download of the model and one forward pass over a client's "
                 f"samples each time. With it go the numbers of its samples in each class{step}; of a class with "
                 f"fewer than {self.min_rows} nothing is told. A site's policy (share_evidence) may refuse it."
             )
@@ -135,7 +145,7 @@ PRIVACY_TEXT: dict[EvidenceKind, str] = {
     UPDATES: "evidence on updates: the server compares the updates that it gets anyway; nothing more is told.",
     CONTRIBUTION: (
         "evidence on contribution: the server evaluates models made of some of a round's updates on its reference set; "
-        "nothing more is told. It costs at most as much as 5 rounds of training."
+        "nothing more is told. It costs about as much as 5 rounds of training."
     ),
 }
 

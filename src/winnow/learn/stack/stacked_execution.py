@@ -15,8 +15,8 @@ from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
 from winnow.learn.stack.precision import Precision, autocast_context
-from winnow.learn.stack.stacked_gradients import StackedCohort, compile_cohort
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
+from winnow.learn.stack.stacked_or_compiled_gradients import StackedCohort, compile_cohort
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, split_clients
 
 MAX_CACHED_GRAPHS = 4

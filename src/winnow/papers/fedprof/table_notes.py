@@ -37,18 +37,19 @@ def differences_table(
         pairs = [(run, own[run.seed]) for run in others if run.seed in own]
         if name == ours or not pairs:
             continue
+        as_long = [(run, ours) for run, ours in pairs if run.rounds == ours.rounds]
         rows.append(
             [
                 f"{titles[name]} ({len(pairs)})",
-                _paired(pairs, lambda run: run.best, 4),
-                _paired(pairs, lambda run: run.test_best, 4),
+                _paired(as_long, lambda run: run.best, 4),
+                _paired(as_long, lambda run: run.test_best, 4),
                 _paired(pairs, lambda run: run.rounds_to_target, 1),
                 _paired(pairs, lambda run: run.rounds_to_sustained(target), 1),
             ]
         )
     caption = (
         f"Minus {titles[ours]}, paired by seed: mean difference ± its standard error; number of pairs in brackets."
-        " Rounds where both reached the target."
+        " Scores of runs that lasted equally long, rounds where both reached the target."
     )
     return [TableBlock(caption, ["Algorithm", "Best", "Test", "Rounds", "Sustained"], rows)] if rows else []
 

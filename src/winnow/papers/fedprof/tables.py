@@ -116,7 +116,7 @@ class ResultTable(PaperItem):
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
                 *map(TextBlock, not_first(ours, leaders, cells, ALGORITHM_TITLES)),
-                TableBlock(caption, self._header(), _rows(cells, leaders)),
+                TableBlock(caption, self._header(), _rows(cells, leaders, self._lengths(group, lines))),
                 *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
                 *selections_table(runs, ALGORITHM_TITLES),
                 *(
@@ -157,20 +157,24 @@ class ResultTable(PaperItem):
         return [f"Not run: {names}; `winnow reproduce fedprof {self.name}` computes what is missing."]
 
     def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
-        """Runs that were ended before their time, after which they might have become better, and when each was."""
+        """Runs that were ended before their time, after which they might have become better."""
         whole, runs = self.rounds[group], self._runs_of_group(group, lines)
         ended = [run for run in runs if run.rounds < whole]
         if not ended:
             return []
-        lengths: dict[str, set[int]] = {}
-        for run in ended:
-            lengths.setdefault(ALGORITHM_TITLES[run.algorithm], set()).add(run.rounds)
         many = "All runs" if len(ended) == len(runs) else f"{len(ended)} of {len(runs)} runs"
-        lasted = ", ".join(f"{name} after {_range_text(rounds)}" for name, rounds in lengths.items())
         return [
-            f"{many} stopped early, of {whole} rounds: {lasted}. The best of fewer rounds tends to be lower, and"
-            " targets not reached by then do not contradict the paper's values."
+            f"{many} stopped early, of {whole} rounds, as their rows say: the best after fewer rounds tends to be"
+            " lower, and targets not reached by then do not contradict the paper's values."
         ]
+
+    def _lengths(self, group: str, lines: ResultLines) -> dict[str, str]:
+        """After how many rounds runs were ended before their time, by algorithm."""
+        lengths: dict[str, set[int]] = {}
+        for run in self._runs_of_group(group, lines):
+            if run.rounds < self.rounds[group]:
+                lengths.setdefault(run.algorithm, set()).add(run.rounds)
+        return {algorithm: f"after {_range_text(rounds)}" for algorithm, rounds in lengths.items()}
 
     def _besides(self, group: str, lines: ResultLines) -> list[str]:
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
@@ -188,13 +192,19 @@ class ResultTable(PaperItem):
         return said
 
 
-def _rows(cells: Mapping[str, Sequence[TableCell]], leaders: Mapping[int, Sequence[str]]) -> list[list[str]]:
-    return [[_name(algorithm, row), *_row(algorithm, row, leaders)] for algorithm, row in cells.items()]
+def _rows(
+    cells: Mapping[str, Sequence[TableCell]], leaders: Mapping[int, Sequence[str]], lengths: Mapping[str, str]
+) -> list[list[str]]:
+    return [
+        [_name(algorithm, row, lengths.get(algorithm)), *_row(algorithm, row, leaders)]
+        for algorithm, row in cells.items()
+    ]
 
 
-def _name(algorithm: str, row: Sequence[TableCell]) -> str:
+def _name(algorithm: str, row: Sequence[TableCell], length: str | None) -> str:
     seeds = len(row[0].runs)
-    return f"{ALGORITHM_TITLES[algorithm]} ({seeds})" if seeds else ALGORITHM_TITLES[algorithm]
+    told = f"{seeds}, {length}" if length else f"{seeds}"
+    return f"{ALGORITHM_TITLES[algorithm]} ({told})" if seeds else ALGORITHM_TITLES[algorithm]
 
 
 def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequence[str]]) -> list[str]:
@@ -219,6 +229,6 @@ def _published(pair: Sequence[float] | None) -> MeanAndSd | None:
     return None if pair is None else MeanAndSd(mean=pair[0], sd=pair[1], count=0)
 
 
-def _range_text(numbers: set[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low}" if low == high else f"{low} to {high}"
+def _range_text(rounds: set[int]) -> str:
+    low, high = min(rounds), max(rounds)
+    return f"{low} to {high} rounds" if low < high else f"{low} rounds" if low > 1 else "1 round"

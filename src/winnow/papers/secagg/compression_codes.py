@@ -13,8 +13,9 @@ class CompressionCode:
     sets: tuple[str, ...] = ()
 
 
-PLAIN, SCALAR, PRUNED, PRODUCT = "None", "Scalar quantisation", "Random pruning", "Product quantisation"
-CURVES = (PLAIN, SCALAR, PRUNED, PRODUCT)
+NONE, SCALAR, PRUNED = "None", "Scalar quantisation", "Random pruning"
+PRODUCT, PLAIN_PRODUCT = "Product quantisation, Winnow's", "Product quantisation, as published"
+CURVES = (NONE, SCALAR, PRUNED, PRODUCT, PLAIN_PRODUCT)
 SECURE_SETTINGS = ("collect.name=secure", "collect.keeper=true")
 """As in the paper all encodings use a mask keeper: pairwise masks would add messages between clients to each."""
 
@@ -57,8 +58,19 @@ def product_code(codewords: int, block: int, every: int = 1) -> CompressionCode:
     )
 
 
+def plain_product_code(codewords: int, block: int, source: str) -> CompressionCode:
+    """As in the paper: codebooks from the last sum, or from an update that the server makes on samples of its own."""
+    improved = product_code(codewords, block)
+    return CompressionCode(
+        curve=PLAIN_PRODUCT,
+        name=f"plain-{improved.name}-{source}",
+        title=f"{improved.title}, codebooks from {'the last sum' if source == 'sum' else 'public samples'}",
+        sets=(*improved.sets, "collect.encoding.plain=true", f"collect.parameter_source={source}"),
+    )
+
+
 def _every(rounds: int) -> str:
     return "" if rounds == 1 else f"-every-{rounds}"
 
 
-UNCOMPRESSED = CompressionCode(curve=PLAIN, name="none", title="no masking, no compression")
+UNCOMPRESSED = CompressionCode(curve=NONE, name="none", title="no masking, no compression")

@@ -15,7 +15,7 @@ from winnow.papers.secagg.tradeoff_figure import TradeOffFigure, final_accuracy
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour
 from winnow.report.figures import apply_layout
-from winnow.report.number_format import mean_sd_text
+from winnow.report.number_format import MISSING, mean_sd_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class RefreshFigure(PaperItem):
         spreads = {code: self._spread(code, lines) for row in rows for code in row}
         if not any(spreads[code] for row in rows for code in row[1:]):
             return []
-        table = [[f"{row[0].curve}: {row[0].title}", *(mean_sd_text(spreads[code], 4) for code in row)] for row in rows]
+        table = [[f"{row[0].curve}: {row[0].title}", *(_cell(spreads[code]) for code in row)] for row in rows]
         header = (
             "Code",
             *(f"every {period} rounds" if period > 1 else "every round" for period in self.periods),
@@ -44,7 +44,7 @@ class RefreshFigure(PaperItem):
         return [
             TextBlock(self.about),
             FigureBlock(self._drawn(spreads), "Accuracy against the refresh interval"),
-            TableBlock("Accuracy, mean of the last rounds over seeds.", header, table),
+            TableBlock("Accuracy, mean of the last rounds, over seeds (in brackets).", header, table),
         ]
 
     def _spread(self, code: CompressionCode, lines: ResultLines) -> MeanAndSd | None:
@@ -76,3 +76,7 @@ class RefreshFigure(PaperItem):
             mode="lines+markers",
             line={"color": ink},
         )
+
+
+def _cell(spread: MeanAndSd | None) -> str:
+    return f"{mean_sd_text(spread, 4)} ({spread.count})" if spread else MISSING

@@ -14,11 +14,11 @@ from winnow.core.array_spec import is_byte_array
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.collect import PlainCollect
 from winnow.learn.update_filters import MessageEstimate, TwoSidedFilter, task_generator
-from winnow.privacy.compress.entropy_coding import library
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.packet import PacketFormat
 from winnow.privacy.compress.quantise import Float32, Quantiser
 from winnow.privacy.compress.sparsify import KeepAll, Sparsifier
+from winnow.privacy.compress.zstandard_coding import library
 from winnow.privacy.filters.update_vector import (
     UpdateVector,
     finite_or_zero,

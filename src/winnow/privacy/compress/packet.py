@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays
 from winnow.privacy.compress.bit_packing import Bytes, Indices, pack_bits, packed_bytes, unpack_bits
-from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.quantise import Quantiser, TensorSizes
 from winnow.privacy.compress.sparsify import Sparsifier
+from winnow.privacy.compress.zstandard_coding import compress_bytes, decompress_bytes
 from winnow.privacy.filters.update_vector import UpdateVector, float_names, tensor_sizes
 
 MAGIC, VERSION = b"WNUP", 1

@@ -9,10 +9,11 @@ With less than a bit a weight the nearest codeword is much shorter than the bloc
 the share 1 − 2^(−2R) of the length along the block. The rest is like chance, and averages out over clients; the
 shortness does not. So clients also sum up how long their blocks are and how far their codewords reach along them, and
 the server stretches the sum by the quotient.
+
+This, shuffled blocks, and codebooks with zero and with every block both ways are Winnow's own; `plain` is without them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import stream
-from winnow.privacy.compress.kmeans import Blocks, kmeans_codebook, nearest_codeword
+from winnow.privacy.compress.kmeans import Blocks, nearest_codeword
+from winnow.privacy.compress.weight_blocks import WeightBlocks, block_lengths, codebook_like, root_mean_square
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import ModularVector, Segment, VectorGroup
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
@@ -43,51 +45,15 @@ INITIAL_UPDATE_RATIO = 0.01
 """Before anything is known of updates they are taken for a hundredth of the weights: the first step is a short one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cut:
-    """How a tensor is cut: its place in the layout, and its blocks and codewords.
-
-    Shuffled weights stand in other blocks with every version of the codebook, the same ones at all clients: what is
-    rounded badly in one company is not so in all.
-    """
-
-    place: int
-    entry: TensorSpec
-    block: int
-    codewords: int
-    shuffled: bool = False
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.entry.count // self.block)
-
-    @property
-    def bits(self) -> int:
-        return self.codewords.bit_length() - 1
-
-    def cut(self, value: NDArray[np.float64], version: int) -> Blocks:
-        """The tensor's blocks; the last is filled up with zeros."""
-        blocks = np.zeros(self.blocks * self.block, np.float32)
-        blocks[: self.entry.count] = value.reshape(-1)[self._order(version)]
-        return blocks.reshape(-1, self.block)
-
-    def joined(self, blocks: NDArray[np.float64], version: int) -> NDArray[np.float64]:
-        whole = np.empty(self.entry.count)
-        whole[self._order(version)] = blocks.reshape(-1)[: self.entry.count]
-        return whole.reshape(self.entry.shape)
-
-    def _order(self, version: int) -> NDArray[np.int64] | slice:
-        return stream(version, "blocks", self.place).permutation(self.entry.count) if self.shuffled else slice(None)
-
-
 class ProductQuantisation(Encoding):
     """`codewords` is k and `block` is d, at most. Smaller tensors have fewer codewords and smaller blocks; those with
     fewer weights than `min_weights`, biases and norms are summed up as in scalar quantisation (`quantisation`).
 
-    Weights stand in blocks as in the tensor, or `shuffle`d. Codebooks are made anew every `refresh_every` rounds:
-    k-means over the blocks of the last sum, which is public, scaled to the mean length of the clients' own blocks,
-    which is in the sum as well. Blocks count both ways, as they are and negated: otherwise an error of one round would
-    have codewords in the next, and its correction none.
+    Weights are shuffled into blocks. Codebooks are made anew every `refresh_every` rounds: k-means over the blocks of
+    the last sum, which is public, scaled to the mean length of the clients' own blocks, which is in the sum as well.
+    Blocks count both ways, as they are and negated: otherwise an error of one round would have codewords in the next,
+    and its correction none. With `plain`, as in the paper, weights stand in blocks as in the tensor, codebooks are
+    k-means over the blocks of the clients' mean update, and sums are taken as they are.
     """
 
     name: Literal["product-quantisation"] = "product-quantisation"
@@ -95,7 +61,7 @@ class ProductQuantisation(Encoding):
     codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
     block: int = Field(default=8, ge=1, le=MAX_BLOCK)
     min_weights: int = Field(default=512, ge=0)
-    shuffle: bool = True
+    plain: bool = False
     refresh_every: int = Field(default=1, ge=1)
     quantisation: ScalarQuantisation = ScalarQuantisation()
 
@@ -114,9 +80,12 @@ class ProductQuantisation(Encoding):
         """Codewords like white noise, far smaller than the weights: nothing is known of the updates yet."""
         books = {}
         for cut in self._cuts(layout):
-            rng, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
-            books[_book(cut)] = _with_nothing(rng.normal(0, size, (cut.codewords - 1, cut.block)))
-        few = [*(public[place] for place in self._left(layout)), *([np.zeros(2)] * len(books)), public[-1]]
+            size = INITIAL_UPDATE_RATIO * (root_mean_square(public[cut.place]) or 1.0)
+            books[_book(cut)] = stream(round, "codebook", cut.place).normal(0, size, (cut.codewords, cut.block))
+            if not self.plain:
+                books[_book(cut)][0] = 0
+        sizes = [np.zeros(2) for _ in self._sized(layout)]
+        few = [*(public[place] for place in self._left(layout)), *sizes, public[-1]]
         return _with_books(self.quantisation.first(self._rest(layout), few, round), books, round)
 
     def refresh(
@@ -129,15 +98,15 @@ class ProductQuantisation(Encoding):
         for cut in self._cuts(layout):
             length = float(decoded.statistics[_size(cut)][0])
             if length > 0 and decoded.sums[cut.place].any():
-                books[_book(cut)] = _book_like(decoded.sums[cut.place], length, cut, round)
+                books[_book(cut)] = codebook_like(decoded.sums[cut.place], length, cut, round)
         return _with_books(following, books, round)
 
     def emulated(self, layout: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
         books = {
-            _book(cut): _book_like(np.asarray(update[cut.place]), _rms(update[cut.place]), cut, round)
+            _book(cut): codebook_like(np.asarray(update[cut.place]), root_mean_square(update[cut.place]), cut, round)
             for cut in self._cuts(layout)
         }
-        lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(layout)]
+        lengths = [np.full(2, root_mean_square(update[cut.place])) for cut in self._sized(layout)]
         few = [*(update[place] for place in self._left(layout)), *lengths, update[-1]]
         return _with_books(self.quantisation.emulated(self._rest(layout), few, round), books, round)
 
@@ -160,8 +129,8 @@ class ProductQuantisation(Encoding):
             blocks, codewords = cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut)
             chosen = nearest_codeword(blocks, codewords)
             assigned.append(chosen.astype(np.uint8))
-            lengths.append(_lengths(blocks, codewords[chosen], cut.entry.count))
-        few = [*(values[place] for place in self._left(layout)), *lengths, values[-1]]
+            lengths.append(block_lengths(blocks, codewords[chosen], cut.entry.count))
+        few = [*(values[place] for place in self._left(layout)), *([] if self.plain else lengths), values[-1]]
         return [*assigned, *self.quantisation.encode(self._rest(layout), few, inner, members, rng)]
 
     def decode(
@@ -179,18 +148,18 @@ class ProductQuantisation(Encoding):
         for place in self._left(layout):
             sums[place] = next(rest)
         for cut in cuts:
-            length, reach = next(rest) / clients
+            length, reach = (root_mean_square(sums[cut.place] / clients), 0.0) if self.plain else next(rest) / clients
             statistics[_size(cut)] = np.array([length])
             sums[cut.place] *= np.clip(length / reach, 1.0, MAX_RESCALING) if reach > 0 else 1.0
         sums[len(layout.entries) - 1] = next(rest)
         ordered = [sums[place] for place in range(len(layout.entries))]
         return DecodedSum(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, statistics=statistics)
 
-    def _cuts(self, layout: UpdateLayout) -> list[_Cut]:
+    def _cuts(self, layout: UpdateLayout) -> list[WeightBlocks]:
         """The tensors that are cut into blocks: those of two dimensions with enough for two codewords."""
         return [cut for cut in map(self._cut, range(len(layout.entries)), layout.entries) if cut.codewords > 1]
 
-    def _cut(self, place: int, entry: TensorSpec) -> _Cut:
+    def _cut(self, place: int, entry: TensorSpec) -> WeightBlocks:
         """The largest blocks, up to `block`, with which the tensor gets as many bits a weight as a large one."""
         fits = entry.is_real and len(entry.shape) > 1 and entry.count >= self.min_weights
         count = entry.count if fits else 0
@@ -198,10 +167,14 @@ class ProductQuantisation(Encoding):
         for block in range(self.block, 0, -1):
             room = max(1, -(-count // block) // BLOCKS_PER_CODEWORD)
             codewords = min(self.codewords, _power_below(room))
-            cut = _Cut(place=place, entry=entry, block=block, codewords=codewords, shuffled=self.shuffle)
+            cut = WeightBlocks(place=place, entry=entry, block=block, codewords=codewords, plain=self.plain)
             if cut.bits / block >= rate:
                 return cut
-        return _Cut(place=place, entry=entry, block=1, codewords=1)
+        return WeightBlocks(place=place, entry=entry, block=1, codewords=1)
+
+    def _sized(self, layout: UpdateLayout) -> list[WeightBlocks]:
+        """The tensors whose blocks' lengths are summed up: they stretch the sum, which `plain` does not."""
+        return [] if self.plain else self._cuts(layout)
 
     def _left(self, layout: UpdateLayout) -> list[int]:
         """The places of tensors that are not cut, without the weight, which comes last."""
@@ -210,7 +183,7 @@ class ProductQuantisation(Encoding):
 
     def _rest(self, layout: UpdateLayout) -> UpdateLayout:
         """What is summed up: tensors that are not cut, two lengths of those that are, and the weight."""
-        sizes = [TensorSpec(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._cuts(layout)]
+        sizes = [TensorSpec(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._sized(layout)]
         return UpdateLayout((*(layout.entries[place] for place in self._left(layout)), *sizes, layout.entries[-1]))
 
     def _books(
@@ -225,14 +198,6 @@ class ProductQuantisation(Encoding):
         return books, EncodingParameters(version=int(since[0]), arrays=arrays)
 
 
-def _book_like(update: NDArray[np.float64], length: float, cut: _Cut, round: int) -> NDArray[np.float64]:
-    """Codewords for blocks like an update's, which may itself be longer or shorter than theirs."""
-    blocks = cut.cut(update, round)
-    alike = blocks / np.float32(_rms(blocks) or 1.0)
-    shapes = kmeans_codebook(np.concatenate([alike, -alike]), cut.codewords - 1, stream(round, "codebook", cut.place))
-    return _with_nothing(length * shapes.astype(np.float64))
-
-
 def _with_books(inner: EncodingParameters, books: dict[str, NDArray[np.float64]], version: int) -> EncodingParameters:
     own = {INNER: np.array([float(inner.version)])}
     return EncodingParameters(version=version, arrays={**inner.arrays, **books, **own})
@@ -242,29 +207,13 @@ def _power_below(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _with_nothing(codewords: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Codewords, and before them zero: what did not change must not seem to, the same way at every client."""
-    return np.concatenate([np.zeros((1, codewords.shape[1])), codewords])
-
-
-def _codewords(books: Mapping[str, NDArray[np.float64]], cut: _Cut) -> Blocks:
+def _codewords(books: Mapping[str, NDArray[np.float64]], cut: WeightBlocks) -> Blocks:
     return books[_book(cut)].astype(np.float32)
 
 
-def _book(cut: _Cut) -> str:
+def _book(cut: WeightBlocks) -> str:
     return f"{CODEBOOK}.{cut.place}"
 
 
-def _size(cut: _Cut) -> str:
+def _size(cut: WeightBlocks) -> str:
     return f"{SIZE}.{cut.place}"
-
-
-def _lengths(blocks: Blocks, codewords: Blocks, count: int) -> NDArray[np.float64]:
-    """The root mean square of so many numbers in blocks, and how much of it their codewords have along them."""
-    length = np.sqrt(np.square(blocks, dtype=np.float64).sum() / count)
-    along = np.sum(blocks * codewords, dtype=np.float64) / count
-    return np.array([length, along / length if length > 0 else 0.0])
-
-
-def _rms(values: "NDArray[np.floating]") -> float:
-    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if np.size(values) else 0.0

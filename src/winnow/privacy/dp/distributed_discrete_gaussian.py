@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import ConfigError
+from winnow.privacy.concentrated_privacy import discrete_gaussian
 from winnow.privacy.dp.privacy_loss import ConcentratedRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, vector_group
@@ -132,21 +133,6 @@ class DiscreteGaussian(Encoding):
             rounded = np.floor(scaled + rng.random(len(scaled))).astype(np.int64)
             if np.linalg.norm(rounded) <= longest:
                 return rounded
-
-
-def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """N_Z(0, σ²), by rejection from discrete Laplace noise (Canonne, Kamath and Steinke, 2020, algorithm 3)."""
-    scale = float(int(deviation) + 1)
-    drawn = np.empty(count, np.int64)
-    missing = np.arange(count)
-    while len(missing):
-        stop = -np.expm1(-1 / scale)
-        tried = rng.geometric(stop, len(missing)) - rng.geometric(stop, len(missing))
-        excess = np.abs(tried) - deviation**2 / scale
-        kept = rng.random(len(missing)) < np.exp(-(excess**2) / (2 * deviation**2))
-        drawn[missing[kept]] = tried[kept]
-        missing = missing[~kept]
-    return drawn
 
 
 def _count(layout: UpdateLayout) -> int:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
-import msgspec
-
 from winnow.core import Failure, Handler, Outcome, Reply, Task
-from winnow.core.message_decoding import UnreadableError, from_msgpack
+from winnow.core.message_decoding import UnreadableError
+from winnow.privacy.set_intersection.padded_list import padded, unpadded
 from winnow.privacy.set_intersection.psi_protocol import PsiMessageError, PsiQuery, Reveal, answer_query
 
 Site = TypeVar("Site")
@@ -20,8 +19,6 @@ FINISH = "intersect-finish"
 SHARE_RESULT = "intersect-share-result"
 
 MAX_IDENTIFIERS = 1_000_000
-LENGTH_BYTES = 8
-"""Bytes of the length in front of a shared result."""
 
 
 class SetIntersectionSite(Generic[Site]):
@@ -103,7 +100,7 @@ class SetIntersectionSite(Generic[Site]):
         messages = {}
         if self._reveal == "intersection":
             self._found(client, self._common[client])
-            result = _padded(self._common[client], self._own(site, client))
+            result = padded(self._common[client], self._own(site, client))
             messages = dict.fromkeys(self._partners[client], result) if self._share else {}
         return Reply(task=task, metrics={"size": float(self._size[client])}, peer_messages=messages)
 
@@ -111,9 +108,8 @@ class SetIntersectionSite(Generic[Site]):
         """The result that the querying site shares; it may only contain identifiers of this client."""
         own = {*self._own(site, task.client)}
         for message in task.peer_messages.values():
-            length, result = int.from_bytes(message[:LENGTH_BYTES]), message[LENGTH_BYTES:]
             try:
-                common = from_msgpack(result[:length], list[str])
+                common = unpadded(message)
             except UnreadableError as error:
                 raise PsiMessageError("the shared result cannot be read") from error
             if not own.issuperset(common):
@@ -123,12 +119,6 @@ class SetIntersectionSite(Generic[Site]):
 
     def _own(self, site: Site, client: int) -> list[str]:
         return sorted({*self._identifiers(site, client)})
-
-
-def _padded(some: list[str], all_: list[str]) -> bytes:
-    """Some of the identifiers, padded to the length of all, so that the length does not reveal which they are."""
-    encoded = msgspec.msgpack.encode(some)
-    return len(encoded).to_bytes(LENGTH_BYTES) + encoded.ljust(len(msgspec.msgpack.encode(all_)), b"\0")
 
 
 def _answer_each(step: Callable[[Task, Site], Reply], tasks: Sequence[Task], site: Site) -> list[Outcome]:

@@ -1,0 +1,51 @@
+"""Answers to questions, read back from a run folder: as text and as a page."""
+
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from winnow.analytics.question import Answer
+from winnow.runs.atomic_write import write_text_atomically
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+PAGE_COLUMNS = 120
+
+
+def render_answer(answer: Answer) -> "RenderableType":
+    """What a terminal shows."""
+    if answer["kind"] == "statistics":
+        from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415 - one kind loads not the others
+        from winnow.analytics.stats.terminal import report_text  # noqa: PLC0415
+
+        return report_text(StatisticsReport(answer))
+    if answer["kind"] == "fit":
+        from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
+
+        return FittedModel(answer).rendered()
+    return "\n".join(f"{name}: {value}" for name, value in answer.items())
+
+
+def write_answer_page(answer: Answer, path: Path) -> Path:
+    """Write the page of an answer: one file that opens offline."""
+    from winnow.analytics.stats.page import write_statistics_page  # noqa: PLC0415 - Plotly takes a while to import
+    from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
+    from winnow.report.html_page import page  # noqa: PLC0415
+    from winnow.report.markup import section  # noqa: PLC0415
+
+    if answer["kind"] == "statistics":
+        return write_statistics_page(StatisticsReport(answer), path)
+    title = f"{answer['kind'].capitalize()} of {answer['table']}"
+    write_text_atomically(path, page(title, "", section("Answer", f"<pre>{escape(_plain(answer))}</pre>")))
+    return path
+
+
+def _plain(answer: Answer) -> str:
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(width=PAGE_COLUMNS, file=StringIO(), record=True)
+    console.print(render_answer(answer))
+    return console.export_text()

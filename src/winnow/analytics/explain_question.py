@@ -1,0 +1,139 @@
+"""What a question means for those whose rows it is about: its steps, who learns what, and what it costs."""
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Compare, Match, Step, Sum, opened_length
+from winnow.analytics.question import MergedTerms, Question
+from winnow.core import WinnowError
+from winnow.core.join_names import counted, listed
+from winnow.privacy.concentrated_privacy import epsilon_of
+
+LIKELY_COUNT = 1 << 12
+"""What sums are taken to open: the sizes of later steps hardly depend on it."""
+MAX_STEPS = 100
+BATCH = 1_000
+"""Comparisons that are made at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionExplanation:
+    """In sentences. Sizes are the most that they can be: what is hidden or empty makes them smaller."""
+
+    title: str
+    steps: tuple[str, ...]
+    learns: dict[str, tuple[str, ...]]
+    cost: str
+    complete: bool
+    """False where later steps depend on what is opened."""
+
+
+def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanation:
+    steps, complete = _likely_steps(question, terms)
+    computing = _computing(len(terms.owners))
+    exchanges = sum(_exchanges(step) for step in steps)
+    sent = sum(_bytes(step, len(terms.owners), computing) for step in steps)
+    return QuestionExplanation(
+        title=f"{question.kind} of {question.table}",
+        steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
+        learns=_learns(question, terms, steps),
+        cost=f"{counted(len(steps), 'step')}, about {exchanges:,} exchanges" + _sent_text(sent),
+        complete=complete,
+    )
+
+
+def _sent_text(sent: int) -> str:
+    return f", and {sent / 1e6:,.2f} MB that each owner sends" if sent else ", and 96 bytes for each key"
+
+
+def _likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bool]:
+    """The steps if every cell has rows enough; as far as that can be told without any rows."""
+    steps, program = list[Step](), question.program(terms)
+    try:
+        step = next(program)
+        while len(steps) < MAX_STEPS:
+            steps.append(step)
+            step = program.send(_likely(step, len(terms.owners)))
+    except StopIteration:
+        return steps, True
+    except (WinnowError, ArithmeticError, np.linalg.LinAlgError, ValueError):
+        pass
+    return steps, False
+
+
+def _likely(step: Step, owners: int) -> NDArray[Any]:
+    length = opened_length(step, owners)
+    return np.ones(length, bool) if isinstance(step, Compare) else np.full(length, LIKELY_COUNT, object)
+
+
+def _sentence(step: Step, question: Question, owners: int) -> str:
+    size = opened_length(step, owners)
+    if isinstance(step, Compare):
+        return f"{step.label}: compare {counted(size, 'sum')} in shares; of each, only yes or no is opened"
+    if isinstance(step, Sum):
+        spent = 0.0 if step.noise is None else epsilon_of(step.noise.rho, question.delta)
+        noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
+        whose = "each owner's" if step.per_owner else "the sum over all owners of"
+        return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
+    return f"{step.label}: match identifiers without showing any that is not common"
+
+
+def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[str, tuple[str, ...]]:
+    told = ["who asks, the question, and everything that a step opens, which includes the answer"]
+    if any(isinstance(step, Compare) for step in steps):
+        told.append(f"which counts are below {terms.minimum}, and which of those are 0: not how large they are")
+    if any(step.per_owner for step in steps if isinstance(step, Sum)):
+        told.append("the numbers of each owner, as all of them allow that")
+    learns = {"everybody: who asks, the owners, the server": tuple(told)}
+    for step in steps:
+        if isinstance(step, Match):
+            learns.update(_matching(step, terms))
+    if all(isinstance(step, Match) for step in steps):
+        return learns
+    return {**learns, "each of them besides": (f"nothing else, unless {_coalition(len(terms.owners))}",)}
+
+
+def _matching(step: Match, terms: MergedTerms) -> dict[str, tuple[str, ...]]:
+    """What a set intersection shows besides its size, to owners who use their true keys."""
+    asker, *others = (terms.owners[place] for place in step.parties)
+    sizes = "to within a quarter, how many keys the others have"
+    if step.reveal == "size":
+        return {f"{asker} and {others[0]}": (sizes, "not which keys are in common")}
+    which = "which keys all of them have" if step.share else "not which keys are in common"
+    between = ", and those that it shares with the first of them in turn" if len(others) > 1 else ""
+    first = (f"which of its keys are also at {listed(others)}{between}", sizes)
+    return {asker: first, listed(others): (which, f"to within a quarter, how many keys {asker} has")}
+
+
+def _coalition(owners: int) -> str:
+    if owners == 1:
+        return "it is the only owner: nothing is shared"
+    if owners == 2:
+        return "the third party that computes (a helper site, else the server) and one owner pool what they see"
+    computing = _computing(owners)
+    return f"{(computing - 1) // 2 + 1} of the {computing} owners that compute pool what they see"
+
+
+def _computing(owners: int) -> int:
+    return 3 if owners <= 2 else owners if owners <= 7 else 5
+
+
+def _exchanges(step: Step) -> int:
+    """A sum is shared and opened; a comparison goes over a tree of its bits."""
+    if isinstance(step, Match):
+        return 2 * len(step.parties)
+    if isinstance(step, Compare):
+        return (5 + ceil(log2(step.bits + 2))) * -(-step.length // BATCH)
+    return 2
+
+
+def _bytes(step: Step, owners: int, computing: int) -> int:
+    """As measured: 18 bytes for a number of 62 bits, and for a comparison of n bits 90 + 20·n, to each other party."""
+    if isinstance(step, Match):
+        return 0
+    each = 90 + 20 * step.bits if isinstance(step, Compare) else 18
+    return each * opened_length(step, owners) * (computing - 1)

@@ -1,0 +1,1 @@
+"""Which identifiers owners have in common, or only how many."""

@@ -1,0 +1,162 @@
+"""A question as a program: a generator that yields secure steps and receives what they opened.
+
+Every owner runs the same program on its own rows, and so does the server without rows. The next step follows from the
+question and from what was opened before, so nobody sends a plan, and nobody can be asked for something else.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import stream
+from winnow.privacy.concentrated_privacy import discrete_gaussian
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+Local: TypeAlias = Callable[["OwnerTable"], NDArray[np.int64]]
+"""What an owner puts into a step: whole numbers, worked out from its own rows."""
+Opened: TypeAlias = NDArray[Any]
+"""What a step opened: Python's whole numbers (dtype object) by a sum, bool by a comparison."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Discrete Gaussian noise in a sum that costs `rho`; a person's rows move the vector by at most `sensitivity` (L2).
+
+    Every owner adds an equal share, and all but one of them make σ = sensitivity/√(2ρ): an owner that takes its own
+    share off again learns no more than the others. A share should be of three units or more, which is where a sum of
+    discrete Gaussians is one itself (Kairouz, Liu and Steinke, 2021, section 4).
+    """
+
+    rho: float
+    sensitivity: float
+
+    def share_deviation(self, owners: int) -> float:
+        return self.sensitivity / sqrt(2 * self.rho * max(owners - 1, 1))
+
+    def deviation(self, owners: int) -> float:
+        """The standard deviation of the noise in the sum."""
+        return self.share_deviation(owners) * sqrt(owners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum:
+    """Opens Σ local over the owners, whose entries are below 2**bits in size; by owner (owners × length) where asked,
+    with zeros in place of what is not `shown`.
+
+    `hidden` cells are left out of it by the program because too few rows stand behind them; the event log counts them.
+    """
+
+    label: str
+    local: Local
+    length: int
+    bits: int = 62
+    noise: Noise | None = None
+    per_owner: bool = False
+    shown: NDArray[np.bool_] | None = None
+    hidden: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Opens nothing but Σ local ≥ threshold, entry by entry; sums and thresholds are below 2**bits in size."""
+
+    label: str
+    local: Local
+    thresholds: NDArray[np.int64]
+    bits: int = 32
+    per_owner: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.thresholds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """Finds what owners have in common by set intersection. Opens whether it is `minimum` or more, and how many.
+
+    `parties` are places of owners: the first of them learns which (unless `reveal` is "size"), and with `share` the
+    others, too.
+    """
+
+    label: str
+    local: Callable[["OwnerTable"], list[str]]
+    parties: tuple[int, ...]
+    minimum: int
+    reveal: Literal["intersection", "size"] = "intersection"
+    share: bool = False
+
+    length: ClassVar[int] = 2
+    per_owner: ClassVar[bool] = False
+
+
+NumberStep: TypeAlias = Sum | Compare
+Step: TypeAlias = NumberStep | Match
+Program: TypeAlias = Generator[Step, Opened, T]
+
+
+def opened_length(step: Step, owners: int) -> int:
+    return step.length * (owners if step.per_owner else 1)
+
+
+def thresholds_of(step: Compare, owners: int) -> NDArray[np.int64]:
+    """One threshold for each entry that is opened."""
+    return np.tile(step.thresholds, owners) if step.per_owner else step.thresholds
+
+
+def local_vector(step: NumberStep, table: "OwnerTable", owner: int, owners: int) -> NDArray[np.int64]:
+    """What the owner with this number puts into a step: in a place of its own where the step is by owner."""
+    values = np.asarray(step.local(table), dtype=np.int64)
+    if values.shape != (step.length,) or np.any(np.abs(values) >= 1 << step.bits):
+        raise ValueError(f"step {step.label!r} does not fit its own length or size")
+    if not step.per_owner:
+        return values
+    placed = np.zeros((owners, step.length), np.int64)
+    shown = step.shown if isinstance(step, Sum) else None
+    placed[owner] = values if shown is None else np.where(shown[owner], values, 0)
+    return placed.reshape(-1)
+
+
+def noise_share(step: NumberStep, owners: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """An owner's share of a step's noise."""
+    length = opened_length(step, owners)
+    if isinstance(step, Compare) or step.noise is None:
+        return np.zeros(length, np.int64)
+    return discrete_gaussian(step.noise.share_deviation(owners), length, rng)
+
+
+def run_plain(program: Callable[[], Program[T]], tables: "Sequence[OwnerTable]", seed: int = 0) -> T:
+    """The answer without any protection: what every other way of running a program is compared with."""
+    running = program()
+    try:
+        step = next(running)
+        for number in count():
+            opened = _matched(step, tables) if isinstance(step, Match) else _computed(step, tables, seed, number)
+            step = running.send(opened)
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+    raise AssertionError
+
+
+def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:
+    owners = len(tables)
+    parts = [local_vector(step, table, owner, owners) for owner, table in enumerate(tables)]
+    parts += [noise_share(step, owners, stream(seed, "noise", number, owner)) for owner in range(owners)]
+    total: Opened = sum((part.astype(object) for part in parts), np.zeros(opened_length(step, owners), object))
+    return total if isinstance(step, Sum) else (total >= thresholds_of(step, owners)).astype(bool)
+
+
+def _matched(step: Match, tables: "Sequence[OwnerTable]") -> Opened:
+    lists = [{*step.local(tables[place])} for place in step.parties]
+    size = len(lists[0].intersection(*lists[1:]))
+    enough = size >= step.minimum
+    return np.array([int(enough), size if enough else 0], dtype=object)

@@ -1,0 +1,111 @@
+"""What may be asked of a table that several owners hold, and under which terms they answer.
+
+Agents, the server and the command line load this module: it imports neither torch nor what reads tables.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from winnow.analytics.permissions import Permission
+from winnow.analytics.tables.compare_declarations import merge_declarations
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.config.config_errors import config_error
+from winnow.core import ConfigError, Settings, suggest
+from winnow.privacy.concentrated_privacy import rho_of
+
+if TYPE_CHECKING:
+    from winnow.analytics.program import Program
+
+Answer: TypeAlias = dict[str, Any]
+"""Plain values that JSON can hold."""
+
+KINDS: Mapping[str, str] = {
+    "statistics": "winnow.analytics.stats.statistics_question.StatisticsQuestion",
+    "fit": "winnow.analytics.fit.fit_question.FitQuestion",
+    "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
+}
+"""Where the class of each kind of question is; `read_question` imports it."""
+
+
+class QueryTerms(Settings):
+    """What an owner says when a question is put to it: what its rows look like, and what it allows."""
+
+    declaration: TableDeclaration
+    minimum: int = Field(default=10, ge=1)
+    """Fewer rows than these stand behind nothing that is opened."""
+    allow: tuple[Permission, ...]
+    owners: int = Field(default=2, ge=1)
+    """So many owners have to take part at least."""
+    noise_needed: bool = False
+    noise_delta: float | None = Field(default=None, gt=0, lt=1)
+    """The δ at which its budget counts ε."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedTerms:
+    """The terms of all owners together: the strictest of each."""
+
+    declaration: TableDeclaration
+    minimum: int
+    owners: tuple[str, ...]
+
+
+class Question(Settings):
+    """A question about one table. The same object at its author, the server and the owners gives the same program."""
+
+    kind: str
+    table: str = Field(min_length=1)
+    epsilon: float | None = Field(default=None, gt=0)
+    """With it, noise is added so that the answer is (ε, δ)-differentially private; without, minimum counts protect."""
+    delta: float = Field(default=1e-6, gt=0, lt=1)
+
+    def needs(self) -> frozenset[Permission]:
+        """What owners have to allow."""
+        raise NotImplementedError
+
+    def rho(self, terms: MergedTerms) -> float:
+        """What the answer costs in zero-concentrated differential privacy; nothing without noise."""
+        return 0.0 if self.epsilon is None else rho_of(self.epsilon, self.delta)
+
+    def program(self, terms: MergedTerms) -> "Program[Answer]":
+        """The steps that answer it, from columns that the merged declaration has; else a ConfigError in one line."""
+        raise NotImplementedError
+
+
+def read_question(table: Mapping[str, Any]) -> Question:
+    """The question that a [question] section holds."""
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"[question] kind = {kind!r} is unknown; {suggest(str(kind), KINDS)}")
+    module, _, name = KINDS[kind].rpartition(".")
+    schema: type[Question] = getattr(import_module(module), name)
+    try:
+        return schema.model_validate(dict(table))
+    except ValidationError as error:
+        raise config_error(error, "[question]", schema, table) from None
+
+
+def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTerms:
+    """The terms by owner as one, if all of them allow the question."""
+    for owner, own in terms.items():
+        _check_allowed(question, owner, own, len(terms))
+    return MergedTerms(
+        declaration=merge_declarations({owner: own.declaration for owner, own in terms.items()}),
+        minimum=max(own.minimum for own in terms.values()),
+        owners=tuple(terms),
+    )
+
+
+def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int) -> None:
+    if forbidden := sorted(question.needs() - set(own.allow)):
+        raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
+    if own.noise_needed and question.epsilon is None:
+        raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise alone; add --epsilon")
+    if own.noise_delta is not None and question.epsilon is not None and question.delta > own.noise_delta:
+        raise ConfigError(f"{owner} counts ε at δ = {own.noise_delta:g}; delta = {question.delta:g} is larger")
+    if owners < own.owners and "per-owner" not in own.allow:
+        raise ConfigError(f"{owner} answers where {own.owners} owners take part at least; here it is {owners}")

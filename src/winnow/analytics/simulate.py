@@ -1,0 +1,151 @@
+"""Questions over simulated owners: the tables of a federation file, all in this process."""
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from winnow.analytics.question import Answer, QueryTerms, Question
+from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.site import AnalysisSite, kept_state
+from winnow.analytics.tables.federation_file import FederatedTable, load_federation
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
+from winnow.analytics.workflow import AnalysisWorkflow, read_snapshot
+from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task, suggest
+from winnow.fleet import Devices
+from winnow.simulate import SimulatedFederation
+from winnow.simulate.kept_states import StatesByClient
+
+OnMatch: TypeAlias = Callable[[str, list[str]], object]
+"""Told the identifiers that an owner learns, by its name."""
+
+
+class SimulatedOwners:
+    """Owners of a table in one process, by client."""
+
+    def __init__(
+        self,
+        question: Question,
+        tables: Mapping[str, OwnerTable],
+        terms: Mapping[str, QueryTerms],
+        seed: int = 0,
+        on_match: OnMatch = lambda owner, identifiers: None,
+    ) -> None:
+        self.names = list(tables)
+        self.sites = [
+            AnalysisSite(
+                question,
+                table,
+                terms[name],
+                client=client,
+                noise_seed=hmac.digest(seed.to_bytes(8, "big"), name.encode(), "sha256"),
+                submission="",
+                book=lambda: None,
+                identities=_Unsigned(),
+                on_match=partial(on_match, name),
+            )
+            for client, (name, table) in enumerate(tables.items())
+        ]
+
+    def handle(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
+        return [self.sites[task.client].handle([task], site)[0] for task in tasks]
+
+    def federation(self, seed: int = 0, after: Snapshot | None = None) -> SimulatedFederation[None]:
+        """With `after`, owners keep what they kept at the workflow's snapshot."""
+        owners, store = len(self.sites), StatesByClient()
+        if after is not None:
+            for client in range(owners):
+                store.write(client, kept_state(*read_snapshot(after)))
+        return SimulatedFederation(
+            site=None,
+            handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},
+            population=Population(sizes=np.ones(owners, np.int64)),
+            fleet=Devices().draw(owners, seed),
+            store=store,
+        )
+
+
+class _Unsigned:
+    """In one process nobody asks an owner twice."""
+
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        return b""
+
+
+def ask_owners(
+    question: Question,
+    tables: Mapping[str, OwnerTable],
+    terms: Mapping[str, QueryTerms],
+    *,
+    seed: int = 0,
+    on_event: Callable[[AnyEvent], object] = lambda event: None,
+    on_match: OnMatch = lambda owner, identifiers: None,
+) -> Answer:
+    """The answer of these owners."""
+    owners = SimulatedOwners(question, tables, terms, seed, on_match)
+    workflow = AnalysisWorkflow(question, owners.names)
+    for event in workflow.run(owners.federation(seed)):
+        on_event(event)
+    assert workflow.answer is not None
+    return workflow.answer
+
+
+def ask_simulated(
+    question: Question,
+    path: Path | str,
+    *,
+    owners: Sequence[str] = (),
+    folder: Path | None = None,
+    seed: int = 0,
+    on_event: Callable[[AnyEvent], object] = lambda event: None,
+    on_match: OnMatch = lambda owner, identifiers: None,
+) -> Answer:
+    """The answer of the owners in a federation file, or of some of them, under its rules.
+
+    `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
+    `on_match` gets what an owner learns in a set intersection.
+    """
+    table = load_federation(path).table(question.table)
+    for unknown in [name for name in owners if name not in table.owners]:
+        raise ConfigError(
+            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
+        )
+    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
+    terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
+    if folder is None:
+        return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+    parties = SimulatedOwners(question, rows, terms, seed, on_match)
+    federation = partial(parties.federation, seed)
+    return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
+
+
+def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
+    """Of the rows that a question is about: a run is not continued over others."""
+    digest = sha256()
+    for name, table in rows.items():
+        digest.update(name.encode())
+        for column in table.rows.combine_chunks().columns:
+            for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
+                digest.update(buffer)
+    return digest.hexdigest()
+
+
+def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
+    """The first rule that allows all of a question; people are not told apart in a simulation."""
+    for rule in table.queries:
+        if question.needs() <= set(rule.allow):
+            return QueryTerms(
+                declaration=rows.declaration,
+                minimum=rule.minimum,
+                allow=rule.allow,
+                owners=rule.owners,
+                noise_needed=rule.noise is not None,
+                noise_delta=None if rule.noise is None else rule.noise.delta,
+            )
+    needed = ", ".join(sorted(question.needs()))
+    raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

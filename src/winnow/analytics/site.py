@@ -1,0 +1,237 @@
+"""An owner's part in answering a question: its terms, then messages, step by step, until the results are open.
+
+The owner runs the question's program itself. Nothing that the server sends decides what is computed: it passes on terms
+and messages, and what it passes on wrongly does not fit.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.agreement import SERVER, Agreement, decode_statements, encode_statements
+from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
+from winnow.analytics.program_run import ProgramRun, encode_opened
+from winnow.analytics.question import Answer, QueryTerms, Question
+from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
+from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
+from winnow.core.message_decoding import UnreadableError, from_msgpack
+from winnow.learn.secure_randomness import secure_generator
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
+from winnow.privacy.shares.batched_step import BatchedStep, step_party
+from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.party import SecureStep, StepParty
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+
+RESTARTED_STAGE = "restarted"
+"""The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
+
+
+class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a step's tasks. Those that begin it carry everybody's terms, as `statements`."""
+
+    attempt: str
+    """Unlike any other attempt at this step, so that no answer of an earlier one is taken for one of this."""
+    exchange: int
+    statements: str = ""
+
+
+class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What an owner keeps after a step: the terms on which it answers, and what was opened."""
+
+    statements: str
+    opened: list[bytes]
+
+
+class SignsOnce(Protocol):
+    """The part of `PartyIdentities` that an analysis needs."""
+
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes: ...
+
+
+class AnalysisSite:
+    """One owner; `table` is None at a helper, which computes without rows."""
+
+    def __init__(
+        self,
+        question: Question,
+        table: "OwnerTable | None",
+        terms: QueryTerms,
+        *,
+        client: int,
+        noise_seed: bytes,
+        submission: str,
+        book: Callable[[], None],
+        identities: SignsOnce,
+        on_match: Callable[[list[str]], object] = lambda identifiers: None,
+    ) -> None:
+        """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
+        owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
+        `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
+        """
+        self._question, self._table, self._client = question, table, client
+        self._terms = "" if table is None else terms.model_dump_json()
+        self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
+        self._on_match = on_match
+        self._rows: OwnerTable | None = None
+        self._run: ProgramRun[Answer] | None = None
+        self._agreement: Agreement | None = None
+        self._party: StepParty | BatchedStep | MatchParty | None = None
+        self._attempt = ""
+
+    def handlers(self) -> dict[str, Handler[Any]]:
+        return {ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle}
+
+    def handle(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
+        return [self._handled(task) for task in tasks]
+
+    def _handled(self, task: Task) -> Outcome:
+        try:
+            return self._begin(task) if task.name == ANALYSIS_BEGIN else self._take_part(task)
+        except SharesError as error:
+            self._party = None
+            names = {} if self._agreement is None else self._agreement.names
+            whose = "" if error.party is None else f"{names.get(error.party, f'party {error.party}')}: "
+            return Failure(task=task, stage=task.name, reason=f"{whose}{error}")
+        except WinnowError as error:
+            self._party = None
+            return Failure(task=task, stage=task.name, reason=str(error))
+
+    def _begin(self, task: Task) -> Reply:
+        """The owner's terms; a helper has none."""
+        terms = np.frombuffer(self._terms.encode(), np.uint8)
+        return Reply(task=task, payload={"terms": {"json": terms}} if self._terms else {})
+
+    def _take_part(self, task: Task) -> Outcome:
+        try:
+            asked = msgspec.convert(task.settings, StepTask)
+        except msgspec.ValidationError as error:
+            raise SharesError("the server's task cannot be read") from error
+        if asked.statements:
+            self._attempt = asked.attempt
+            return self._begin_step(task, asked.statements)
+        if self._party is None or asked.attempt != self._attempt:
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
+        messages = dict(task.peer_messages)
+        if "messages" in task.payload:
+            messages[SERVER] = np.asarray(task.payload["messages"]["server"]).tobytes()
+        return self._reply(task, self._party.receive(messages))
+
+    def _begin_step(self, task: Task, statements: str) -> Reply:
+        agreement, run = self._continued(task, statements)
+        if task.round != run.number:
+            raise SharesError(f"the server asks for step {task.round}; this owner's next one is {run.number}")
+        if run.step is None:
+            raise SharesError("the question is answered; it has no further step")
+        step = agreement.secure_step(run)
+        self._fix_step(run.number, step.digest)
+        if isinstance(run.step, Match):
+            assert isinstance(step, MatchStep)
+            if self._rows is None:
+                raise SharesError("a helper has no identifiers to match")
+            self._party = MatchParty(step, self._client, run.step.local(self._rows))
+            return self._reply(task, self._party.first_messages())
+        assert isinstance(step, SecureStep)
+        values = self._input(agreement, run.step, run.number) if self._table is not None else None
+        if len(agreement.owners) == 1:
+            assert values is not None
+            alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
+            return self._opened(task, alone, {})
+        self._party = step_party(step, self._client, values)
+        return self._reply(task, self._party.first_messages())
+
+    def _fix_step(self, number: int, digest: bytes) -> None:
+        """A step is computed on one set of inputs for ever: on two, equal noise would cancel out, and other noise would
+        average out.
+        """
+        try:
+            self._identities.sign_once(self._client, digest, b"analysis" + number.to_bytes(4, "big"))
+        except ProtocolError as error:
+            raise SharesError(
+                f"step {number} of this question was begun with other owners, terms or results"
+            ) from error
+
+    def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
+        """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""
+        kept = _read_kept(task.client_state)
+        if kept is not None and kept.statements != statements:
+            raise SharesError("the server changed the owners' terms after the first step")
+        if self._agreement is None or encode_statements(self._agreement.statements) != statements:
+            self._agreement, self._run = self._agreed(statements), None
+            self._rows = self._rows_that_count(self._agreement)
+        opened = [] if kept is None else kept.opened
+        if self._run is None or self._run.opened not in (opened, opened[:-1]):
+            self._run = self._agreement.run(opened)
+        elif self._run.opened != opened:
+            self._run.add(opened[-1])
+        return self._agreement, self._run
+
+    def _agreed(self, statements: str) -> Agreement:
+        listed = decode_statements(statements)
+        if not any(each.client == self._client and each.terms == self._terms for each in listed):
+            raise SharesError("the server's list of terms has not those of this owner")
+        return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
+
+    def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
+        """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""
+        if self._table is None or self._question.epsilon is None:
+            return self._table
+        declared = self._table.declaration.model_copy(update={"rows": agreement.terms.declaration.rows})
+        return replace(self._table, declaration=declared).limited()
+
+    def _input(self, agreement: Agreement, step: NumberStep, number: int) -> NDArray[Any]:
+        """What this owner puts into a step: from its rows, with its share of the noise."""
+        assert self._rows is not None
+        owner, owners = agreement.owners.index(self._client), len(agreement.owners)
+        values = local_vector(step, self._rows, owner, owners)
+        if isinstance(step, Sum) and step.noise is not None:
+            self._book()
+            key = hmac.digest(self._noise_seed, b"step" + number.to_bytes(4, "big"), "sha256")
+            values = values + noise_share(step, owners, secure_generator(key))
+        return values
+
+    def _reply(self, task: Task, messages: dict[int, bytes]) -> Reply:
+        assert self._party is not None
+        if self._party.opened is not None:
+            if isinstance(self._party, MatchParty) and self._party.common is not None:
+                self._on_match(self._party.common)
+            return self._opened(task, self._party.opened, messages)
+        to_server = messages.pop(SERVER, None)
+        payload = {} if to_server is None else {"messages": {"server": np.frombuffer(to_server, np.uint8)}}
+        return Reply(task=task, payload=payload, peer_messages=messages)
+
+    def _opened(self, task: Task, values: NDArray[Any], messages: Mapping[int, bytes]) -> Reply:
+        """The result, which this owner keeps once the server has it from all; last messages go with it."""
+        assert self._run is not None
+        assert self._agreement is not None
+        opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
+        self._party = None
+        return Reply(
+            task=task,
+            payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
+            peer_messages=messages,
+            new_client_state=kept_state(statements, [*self._run.opened, opened]),
+        )
+
+
+def kept_state(statements: str, opened: list[bytes]) -> Payload:
+    """What an owner keeps after a step."""
+    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened))
+    return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
+
+
+def _read_kept(state: Payload) -> KeptState | None:
+    if "analysis" not in state:
+        return None
+    try:
+        return from_msgpack(np.asarray(state["analysis"]["kept"]).tobytes(), KeptState)
+    except UnreadableError as error:
+        raise SharesError("what this owner kept of earlier steps cannot be read") from error

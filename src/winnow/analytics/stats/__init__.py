@@ -1,0 +1,1 @@
+"""Statistics of a table that several owners hold."""

@@ -1,0 +1,1 @@
+"""Tables that several owners hold: what is declared of them, and one owner's rows."""

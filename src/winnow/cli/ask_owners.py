@@ -1,0 +1,117 @@
+"""What commands that put questions to owners have in common: their options, and the display while one waits."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from winnow.cli.interrupts import exit_on_interrupt
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Answer, Question
+    from winnow.core import AnyEvent
+
+DISPLAY_AFTER = 2.0
+"""Seconds without an answer after which progress is shown."""
+
+FederationFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--in",
+        metavar="FILE",
+        help="A file that declares tables and simulates their owners; default: federation.toml.",
+        show_default=False,
+    ),
+]
+PersonKit: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--kit", metavar="KIT", help="Your kit: ask the owners of a real federation instead.", show_default=False
+    ),
+]
+OwnersOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--owners", metavar="A,B", help="Only these owners; all of them otherwise.", show_default=False),
+]
+FolderOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        metavar="RUN",
+        help="Keep the run in a folder; one that was interrupted goes on.",
+        show_default=False,
+    ),
+]
+ExplainOption: TypeAlias = Annotated[
+    bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
+]
+
+
+def names(listed: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
+
+
+def ask(
+    question: "Question",
+    *,
+    federation: Path | None,
+    kit: Path | None,
+    owners: str | None,
+    folder: Path | None,
+    on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
+) -> "Answer":
+    """The answer; meanwhile standard error says how far it is."""
+    from winnow import questions
+    from winnow.cli.console import say
+
+    with exit_on_interrupt(lambda: _advice(folder)), _progress() as on_event:
+        return questions.ask(
+            question,
+            federation=federation,
+            kit=kit,
+            owners=names(owners),
+            folder=folder,
+            on_event=on_event,
+            on_line=say,
+            on_match=on_match,
+        )
+
+
+def _advice(folder: Path | None) -> str:
+    if folder is None:
+        return "winnow: stopped; nothing was kept"
+    return "winnow: stopped; the same command goes on where it stopped"
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[AnyEvent], None]]":
+    """A line on standard error that says which step was last answered, where somebody looks at it."""
+    from threading import Timer
+
+    from rich.status import Status
+
+    from winnow.cli.console import stderr_console
+    from winnow.core import Released, RoundFinished
+    from winnow.core.untrusted_text import printable
+
+    steps = 0
+    status = Status("asking the owners", console=stderr_console())
+    begin = Timer(DISPLAY_AFTER, status.start)  # a first step may take longer than that
+
+    def on_event(event: "AnyEvent") -> None:
+        nonlocal steps
+        steps += isinstance(event, RoundFinished)
+        if isinstance(event, Released):
+            status.update(f"step {steps + 1}: {printable(event.step)}")
+
+    if sys.stderr.isatty():
+        begin.start()
+    try:
+        yield on_event
+    finally:
+        begin.cancel()
+        status.stop()

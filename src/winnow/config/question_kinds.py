@@ -1,0 +1,6 @@
+"""Jobs that put a question to tables, which every party answers by code of Winnow's own. Agents load this module."""
+
+from typing import Literal, TypeAlias, get_args
+
+QuestionKind: TypeAlias = Literal["statistics", "fit", "intersect"]
+QUESTION_KINDS: tuple[QuestionKind, ...] = get_args(QuestionKind)

@@ -1,0 +1,209 @@
+"""A person's question to a federation: submitted as a job, watched, and its answer brought back."""
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from winnow.core import AnyEvent, ConfigError, RunError, suggest
+from winnow.core.untrusted_text import one_line
+from winnow.deploy.client.bundle_signing import sign_bundle
+from winnow.deploy.jobs.bundle_format import Bundle
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo
+from winnow.runs import file_names
+from winnow.runs.event_log import decode_event
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Question
+    from winnow.deploy.client.connection import Connection, SubmittedJob
+
+ANSWER_SECONDS = 60.0
+"""Seconds that an owner has to accept a question, and to answer each step of it."""
+MAX_ANSWER_BYTES = 64 << 20
+MAX_DEPTH = 32
+"""Values in values in values of an answer."""
+MAX_TEXT = 10_000
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
+
+OnEvent = Callable[[AnyEvent], object]
+OnLine = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployedAnswer:
+    """What came back: plain values, whose rows they are about, and the job's name."""
+
+    values: dict[str, Any]
+    owners: tuple[str, ...]
+    job: str
+
+
+def question_config(question: "Question", job: Mapping[str, Any]) -> str:
+    """The configuration of a job that puts a question; `job` holds further keys of its [job] section."""
+    section = question.model_dump(mode="json", exclude_none=True)
+    kind = section.pop("kind")
+    return tomli_w.dumps(
+        {
+            "name": f"{kind} of {question.table}",
+            "data": {"name": question.table},
+            "job": {"kind": kind, **job},
+            "question": section,
+        }
+    )
+
+
+def sign_question(kit: Kit, question: "Question", job: Mapping[str, Any]) -> Bundle:
+    return sign_bundle(kit, Bundle(config=question_config(question, job)))
+
+
+def ask(
+    connection: "Connection",
+    question: "Question",
+    *,
+    owners: Sequence[str] = (),
+    timeout: float = ANSWER_SECONDS,
+    on_event: OnEvent = lambda event: None,
+    on_line: OnLine = lambda line: None,
+    folder: Path | None = None,
+) -> DeployedAnswer:
+    """Put a question to these owners, or to all that offer its table. All of them have to answer.
+
+    `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
+    """
+    from winnow.deploy.client.connection import new_name  # noqa: PLC0415 - it imports this module
+
+    named = tuple(owners) or _offering(connection, question.table)
+    seconds = {"task_timeout": float(timeout), "site_timeout": max(5.0, float(timeout))}
+    settings = {"sites": list(named), **seconds} if named else {"min_sites": 2, **seconds}
+    job = connection.send(
+        new_name(f"{question.kind}-{question.table}"), sign_question(connection.kit, question, settings)
+    )
+    on_line(f"job {job.name}: asking {', '.join(named) or 'the owners'}")
+    try:
+        _wait_for_owners(job, named, timeout, on_line)
+        final = _watch(job, on_event, on_line)
+    except KeyboardInterrupt:
+        job.abort("its author no longer waits for the answer")
+        raise
+    if final.status != "finished":
+        raise RunError(f"job {job.name} {final.status}: {final.reason}")
+    answer = DeployedAnswer(values=_answer(connection, job), owners=tuple(final.sites), job=job.name)
+    if folder is not None:
+        job.download(folder)
+    return answer
+
+
+def _offering(connection: "Connection", table: str) -> tuple[str, ...]:
+    """The sites that offer the table, connected or not; none where this person may not list them."""
+    try:
+        sites = [each for each in connection.sites() if not each.revoked]
+    except RequestRefusedError:
+        return ()
+    named = tuple(each.site for each in sites if table in each.data)
+    if not named:
+        offered = {name for each in sites for name in each.data}
+        hint = suggest(table, offered, at_most=12) if offered else "no site offers any"
+        raise ConfigError(f"no site offers a table called {table!r}; {hint}")
+    return named
+
+
+def _wait_for_owners(job: "SubmittedJob", named: Sequence[str], timeout: float, on_line: OnLine) -> None:
+    """Until the job runs. One owner that refuses, or does not answer in time, ends it."""
+    begun, pause, told = time.monotonic(), FIRST_PAUSE, ""
+    while (state := job.state()).status in ("queued", "starting"):
+        if state.rejections:
+            _give_up(job, "; ".join(f"{site} refuses: {reason}" for site, reason in sorted(state.rejections.items())))
+        if time.monotonic() > begun + timeout:
+            silent = [site for site in named if site not in state.sites]
+            who = f"{', '.join(silent)} did not answer" if silent else state.reason
+            _give_up(job, f"{who} within {timeout:g} seconds; ask without them (--owners …), or later")
+        if state.reason != told and time.monotonic() > begun + 2:
+            told = state.reason
+            on_line(f"job {job.name} is {state.status}: {state.reason}")
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.3 * pause)
+
+
+def _give_up(job: "SubmittedJob", reason: str) -> None:
+    job.abort(reason)
+    raise RunError(one_line(reason))
+
+
+def _watch(job: "SubmittedJob", on_event: OnEvent, on_line: OnLine) -> JobInfo:
+    """Follow a running job to its end. An owner that is lost ends it: without all of them there is no answer."""
+    for line in job.lines():
+        if line.kind == EVENT_KIND:
+            on_event(decode_event(line.text.encode()))
+        elif line.kind == SITE_LOST_KIND:
+            _give_up(job, line.text)
+        else:
+            on_line(f"{line.source}: {line.text}")
+    return job.state()
+
+
+def _answer(connection: "Connection", job: "SubmittedJob") -> dict[str, Any]:
+    """The answer of a finished job, as far as a server's word goes: plain values of a bounded size."""
+    blob = connection.result(job.name).output.get(file_names.ANSWER)
+    if blob is None:
+        raise RunError(f"job {job.name} finished without an answer")
+    if blob.size > MAX_ANSWER_BYTES:
+        raise RunError(f"the answer has {blob.size} bytes; the limit is {MAX_ANSWER_BYTES}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = connection.fetch(job.name, blob, BlobFolder(Path(folder)))
+        return read_answer(path.read_bytes())
+
+
+def read_answer(content: bytes) -> dict[str, Any]:
+    """An answer that came from a server: an object of finite numbers, texts, lists and objects. Raises RunError."""
+    try:
+        values = json.loads(content)
+        if not isinstance(values, dict):
+            raise ValueError("it is no object")
+        _check_values(values, MAX_DEPTH)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"what the server sent is no answer that can be read: {one_line(error)}") from error
+    return values
+
+
+def _check_values(value: Any, depth: int) -> None:
+    if depth == 0:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for key, held in value.items():
+            _check_values(key, depth - 1)
+            _check_values(held, depth - 1)
+    elif isinstance(value, list):
+        for held in value:
+            _check_values(held, depth - 1)
+    elif isinstance(value, str) and len(value) > MAX_TEXT:
+        raise ValueError(f"a text in it is longer than {MAX_TEXT} characters")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number in it is not finite")
+
+
+def submit_question(
+    kit: Path,
+    question: "Question",
+    *,
+    owners: Sequence[str] = (),
+    timeout: float = ANSWER_SECONDS,
+    on_event: OnEvent = lambda event: None,
+    on_line: OnLine = lambda line: None,
+    folder: Path | None = None,
+) -> DeployedAnswer:
+    """`ask` with a person's kit."""
+    from winnow.deploy.client.connection import connect  # noqa: PLC0415 - it imports this module
+
+    with connect(kit, notify=on_line) as connection:
+        return ask(
+            connection, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder
+        )

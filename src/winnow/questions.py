@@ -1,0 +1,154 @@
+"""Questions in Python: `winnow.fit` and its like, over simulated owners or a federation. None of them loads torch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.analytics.query_extra import require_query_extra
+from winnow.core import AnyEvent, ConfigError
+
+if TYPE_CHECKING:
+    from winnow.analytics.fit.fitted_model import FittedModel
+    from winnow.analytics.question import Answer, Question
+    from winnow.analytics.stats.report import StatisticsReport
+
+FEDERATION_FILE = "federation.toml"
+
+
+def ask(
+    question: "Question",
+    *,
+    federation: str | Path | None = None,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    on_event: Callable[[AnyEvent], object] = lambda event: None,
+    on_line: Callable[[str], None] = lambda line: None,
+    on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
+) -> "Answer":
+    """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.
+
+    `owners` restricts it to some; `folder` keeps the run, and a run that is there is continued or read.
+    `on_match` gets what simulated owners learn in a set intersection; real ones keep it to themselves.
+    """
+    if federation is not None and kit is not None:
+        raise ConfigError("name a federation file or a kit, not both")
+    place = None if folder is None else Path(folder)
+    if kit is not None:
+        from winnow.deploy.client.submit_question import submit_question  # noqa: PLC0415 - simulations need no deployment
+
+        return submit_question(
+            Path(kit), question, owners=owners, on_event=on_event, on_line=on_line, folder=place
+        ).values
+    require_query_extra()
+    from winnow.analytics.simulate import ask_simulated  # noqa: PLC0415 - needs the extra `query`
+
+    return ask_simulated(
+        question,
+        Path(federation or FEDERATION_FILE),
+        owners=owners,
+        folder=place,
+        on_event=on_event,
+        on_match=on_match,
+    )
+
+
+def stats(
+    table: str | None = None,
+    federation: str | Path | None = None,
+    *,
+    by: str | Sequence[str] = (),
+    columns: Sequence[str] = (),
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> "StatisticsReport":
+    """Statistics of a table whose rows several owners hold.
+
+    table       its name; not needed where the federation file has one table
+    federation  a federation file with simulated owners; default federation.toml
+    by          a column with listed values, or several: everything by group, too
+    kit         your kit: the question goes to the owners of a real federation
+    settings    histograms=20, quantiles=[0.05, 0.5, 0.95], correlation=True, tests=["t:age,sex"], per_owner=True,
+                epsilon=1.0, delta=1e-6, histogram_range="quantiles"
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
+
+    name = table if table is not None else only_table(federation, kit)
+    groups = (by,) if isinstance(by, str) else tuple(by)
+    question = read_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
+    return StatisticsReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def fit(
+    model: str,
+    formula: str | None = None,
+    federation: str | Path | None = None,
+    *,
+    table: str | None = None,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> "FittedModel":
+    """Fit a model to rows of several owners, from sums alone.
+
+    model       "linear", "ridge", "logistic", "poisson", "gamma", "svm", "naive-bayes" with a formula ("y ~ a + C(b)");
+                "pca", "kmeans" with columns=[…]
+    table       its name; not needed where the federation file has one table
+    federation  a federation file with simulated owners; default federation.toml
+    kit         your kit: the question goes to the owners of a real federation
+    settings    positive, penalty, clusters, components, features, width, cost, seed
+    """
+    from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import read_question  # noqa: PLC0415
+
+    name = table if table is not None else only_table(federation, kit)
+    given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
+    question = read_question({key: value for key, value in given.items() if value is not None})
+    return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def intersect(
+    table: str,
+    key: str,
+    federation: str | Path | None = None,
+    *,
+    between: Sequence[str] = (),
+    kit: str | Path | None = None,
+    reveal: str = "intersection",
+    share: bool = False,
+    folder: str | Path | None = None,
+) -> int | None:
+    """How many keys owners have in common; None if they are fewer than the owners' minimum.
+
+    The first of `between` learns which (unless reveal="size"), with `share` the others do, too.
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+
+    given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
+    question = read_question({**given, "share": share})
+    answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
+    size: int | None = answer["size"]
+    return size
+
+
+def load_fit(path: str | Path) -> "FittedModel":
+    """A fit that `winnow fit --out` or `.save` wrote, or that a run folder holds."""
+    from winnow.analytics.fit.fitted_model import read_fit  # noqa: PLC0415
+
+    return read_fit(Path(path))
+
+
+def only_table(federation: str | Path | None, kit: str | Path | None) -> str:
+    """The table that is meant where none is named."""
+    if kit is not None:
+        raise ConfigError("name the table; a federation may offer several (winnow sites --kit KIT)")
+    from winnow.analytics.tables.federation_file import load_federation  # noqa: PLC0415
+
+    tables = list(load_federation(Path(federation or FEDERATION_FILE)).tables)
+    if len(tables) != 1:
+        raise ConfigError(f"name the table: {', '.join(tables)}")
+    return tables[0]
