@@ -21,7 +21,8 @@ PaperName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PAPER",
-        help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
+        help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), or fedaq (accelerated"
+        " and quantised).",
         show_default=False,
     ),
 ]

@@ -26,6 +26,14 @@ class Batch(NamedTuple):
     full: bool  # no client's batch is padded
 
 
+class PlanResult(NamedTuple):
+    """What the clients of a plan came to, in its order."""
+
+    states: ModelState  # [K, ...], without second names
+    losses: Tensor  # [S, K, B], of all samples
+    slots: list[list[Tensor]]  # the optimiser's own tensors, each list like what is trained
+
+
 class CohortGradients(Protocol):
     """K clients' parameters, ready for one step after another."""
 
@@ -99,8 +107,8 @@ class Execution(Protocol):
 
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
-        """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
+    ) -> PlanResult | None:
+        """A whole round in one go.
 
         `local_start` has the clients in the plan's order.
 
