@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
-    from winnow.questions import fit, intersect, load_fit, query, stats
+    from winnow.questions import fit, intersect, load_fit, query, stats, truth
 
     __version__: str
 
@@ -44,6 +44,7 @@ __all__ = [
     "run",
     "run_workflow",
     "stats",
+    "truth",
 ]
 
 _HOMES = {
@@ -65,6 +66,7 @@ _HOMES = {
     "query": "winnow.questions",
     "run": "winnow.api",
     "stats": "winnow.questions",
+    "truth": "winnow.questions",
 }
 
 

@@ -1,6 +1,6 @@
 """Questions in Python: `winnow.fit` and its like, over simulated owners or a federation. None of them loads torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from winnow.analytics.question import Answer, Question
     from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.analytics.stats.report import StatisticsReport
+    from winnow.analytics.truth.truth_report import TruthReport
 
 FEDERATION_FILE = "federation.toml"
 
@@ -175,6 +176,29 @@ def explain_statement(sql: str, federation: str | Path | None = None, *, epsilon
     merged = merge_terms(question, terms)
     plan = make_query_plan(sql, question.table, merged.declaration)
     return "\n".join(explain_query(plan, len(merged.owners), merged.minimum, epsilon))
+
+
+def truth(
+    answers: str | Path | Mapping[str, Sequence[Any]],
+    *,
+    item: str = "item",
+    worker: str = "worker",
+    label: str = "label",
+    method: str = "logistic",
+    private: bool = False,
+    **settings: Any,
+) -> "TruthReport":
+    """What is true of items that workers answered differently, and how far each worker can be trusted.
+
+    answers   a CSV file, a data frame, or columns by name; `item`, `worker` and `label` name three of them
+    method    "logistic", "sum", "dawid-skene"; "crh" for numbers
+    private   by secret shares between simulated participants: only sums are opened
+    settings  labels=["yes", "no"], iterations=10; with private: holders=9, threshold=5, dropout=0.05,
+              dropouts="kept", seed=0
+    """
+    from winnow.analytics.truth.find_truth import find_truth  # noqa: PLC0415 - import winnow is instant
+
+    return find_truth(answers, item=item, worker=worker, label=label, method=method, private=private, **settings)
 
 
 def load_fit(path: str | Path) -> "FittedModel":

@@ -36,6 +36,7 @@ from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
 from winnow.cli.stats import stats
+from winnow.cli.truth import truth
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.version import print_version, version
 
@@ -129,6 +130,14 @@ app.command(
         "winnow query --explain 'SELECT COUNT(*) FROM stays WHERE age >= 65'",
     ),
 )(query)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow truth answers.csv --item question --worker person --label answer --out truth.html",
+        "winnow truth answers.csv --method dawid-skene --private --holders 9",
+        "winnow truth prices.csv --method crh --json",
+    ),
+)(truth)
 app.command(
     rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
 )(show)

@@ -1,0 +1,111 @@
+"""Who finds the truth of real crowds best: `python -m bench.truth FOLDER`, with a folder for each set in it.
+
+Each has label.csv (item, worker, label) and truth.csv (item, truth). Majority vote, Winnow's own methods, and rivals
+by hand: one-coin Dawid–Skene, ZenCrowd, CRH for labels and CATD. Ties are shared evenly.
+"""
+
+import csv
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from winnow.analytics.truth.answer_arrays import AnswerArrays
+from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
+from winnow.analytics.truth.truth_methods import METHODS, discover_plainly
+
+Scores = NDArray[np.float64]
+"""By item and label; the truth is the label with the highest."""
+ITERATIONS = 50
+START = 0.8
+LEAST = 1e-6
+
+
+def majority(crowd: CrowdAnswers) -> Scores:
+    return crowd.votes()
+
+
+def own(method: str, iterations: int) -> Callable[[CrowdAnswers], Scores]:
+    def scores(crowd: CrowdAnswers) -> Scores:
+        found = discover_plainly(METHODS[method], crowd.arrays, iterations).confidence
+        return np.hstack([1 - found, found]) if found.shape[1] == 1 else found
+
+    return scores
+
+
+def one_coin(crowd: CrowdAnswers, *, prior: bool = True) -> Scores:
+    """One probability of being right a worker, by expectation maximisation; ZenCrowd has no prior of classes."""
+    answers, k = crowd.arrays, crowd.arrays.classes
+    right, frequent = np.full(answers.worker_count, START), np.full(k, 1 / k)
+    for _ in range(ITERATIONS):
+        p = right.clip(LEAST, 1 - LEAST)[answers.workers]
+        wrong = np.log((1 - p) / (k - 1))
+        logs = np.log(frequent) + np.bincount(answers.items, wrong, answers.item_count)[:, None]
+        np.add.at(logs, (answers.items, answers.labels), np.log(p) - wrong)
+        posterior = np.exp(logs - logs.max(axis=1, keepdims=True))
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        right = answers.mean_by_worker(posterior[answers.items, answers.labels], START)
+        frequent = posterior.mean(axis=0).clip(LEAST) if prior else frequent
+    return posterior
+
+
+def zencrowd(crowd: CrowdAnswers) -> Scores:
+    return one_coin(crowd, prior=False)
+
+
+def crh(crowd: CrowdAnswers) -> Scores:
+    """w = −log(err/Σ err), err the share of answers that differ from the truth (Li et al., 2014)."""
+    return _weighted(crowd.arrays, lambda errors, counts: -np.log((errors / counts) / (errors / counts).sum()))
+
+
+def catd(crowd: CrowdAnswers) -> Scores:
+    """w = χ²(0.975; answers)/errors: few answers, little weight (Li et al., 2014)."""
+    return _weighted(crowd.arrays, lambda errors, counts: chi2.ppf(0.975, counts) / errors)
+
+
+def _weighted(answers: AnswerArrays, weigh: Callable[[Scores, Scores], Scores]) -> Scores:
+    counts = np.maximum(np.bincount(answers.workers, minlength=answers.worker_count), 1).astype(float)
+    weights = np.ones(answers.worker_count)
+    for _ in range(ITERATIONS):
+        scores = np.zeros((answers.item_count, answers.classes))
+        np.add.at(scores, (answers.items, answers.labels), weights[answers.workers])
+        missed = (scores.argmax(axis=1)[answers.items] != answers.labels).astype(float)
+        weights = weigh(np.bincount(answers.workers, missed, answers.worker_count) + 0.01, counts)
+    return scores
+
+
+RIVALS: dict[str, Callable[[CrowdAnswers], Scores]] = {
+    "majority": majority,
+    "sum": own("sum", 10),
+    "logistic": own("logistic", 10),
+    "Dawid–Skene": own("dawid-skene", 50),
+    "one-coin DS": one_coin,
+    "ZenCrowd": zencrowd,
+    "CRH": crh,
+    "CATD": catd,
+}
+
+
+def accuracy(scores: Scores, truth: NDArray[np.int64]) -> float:
+    best = scores >= scores.max(axis=1, keepdims=True) - 1e-9
+    return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
+
+
+def main(folder: Path) -> None:
+    print("| set | " + " | ".join(RIVALS) + " |\n|---|" + "---|" * len(RIVALS))
+    for place in sorted(path.parent for path in folder.glob("*/label.csv")):
+        crowd = read_answers(place / "label.csv", item="item", worker="worker", label="label")
+        with (place / "truth.csv").open() as file:
+            known = dict(list(csv.reader(file))[1:])
+        truth = np.array([crowd.labels.index(known[item]) for item in crowd.items])
+        found = {name: accuracy(rival(crowd), truth) for name, rival in RIVALS.items()}
+        best = max(found.values())
+        cells = (f"**{value:.3f}**" if value > best - 5e-4 else f"{value:.3f}" for value in found.values())
+        print(f"| {place.name} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,41 @@
+"""What a truth discovery tells whom, and which settings weaken it."""
+
+from winnow.analytics.truth.truth_terms import KEPT, TruthTerms
+
+FEW_ANSWERS = (
+    "an item that one participant answered shows that answer, and with equal trust in the first iteration the sums are "
+    "counts of votes"
+)
+
+
+def truth_explanation(terms: TruthTerms | None) -> dict[str, list[str]]:
+    """Who learns what, by party, and under "warnings" what weakens it; without terms, the run is in the clear."""
+    if terms is None:
+        return {"whoever runs it": ["every answer of every participant"], "warnings": []}
+    megabytes = 4 * terms.length * len(terms.holders) / 1e6
+    return {
+        "the server": [
+            "each item's confidence after each iteration, and the sums behind it",
+            "who takes part and who leaves; not who answered what, nor which items, nor anybody's trust",
+        ],
+        "every participant": ["each item's confidence after each iteration, and its own trust"],
+        f"fewer than {terms.threshold} of the {len(terms.holders)} holders together": ["nothing more"],
+        f"{terms.threshold} holders or more together": ["every participant's vectors: its answers and its trust"],
+        "cost": [f"each participant sends {megabytes:.3g} MB an iteration, in two exchanges"],
+        "warnings": _warnings(terms),
+    }
+
+
+def _warnings(terms: TruthTerms) -> list[str]:
+    found = [FEW_ANSWERS]
+    if terms.dropouts != KEPT:
+        found.append(
+            'dropouts = "adaptive" gives away whoever leaves: two successive sums differ by its vector, which '
+            'has its items and its answers; leave dropouts at "kept"'
+        )
+    if 2 * terms.threshold <= len(terms.holders):
+        found.append(
+            f"threshold {terms.threshold} is no majority of {len(terms.holders)} holders: a server that tells two "
+            f"groups of them different senders learns a difference; take {len(terms.holders) // 2 + 1} or more"
+        )
+    return found

@@ -1,0 +1,158 @@
+"""What a truth discovery found, as Python, JSON, CSV and a page."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from winnow.analytics.truth.answer_arrays import Numbers
+from winnow.analytics.truth.crowd_answers import CrowdAnswers
+from winnow.analytics.truth.truth_methods import Estimate, TruthMethod
+from winnow.analytics.truth.truth_workflow import TruthDiscovery
+from winnow.core.untrusted_text import one_line
+from winnow.report.client_cells import FORMULA_STARTS
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+
+TIE = 1e-4
+"""Confidences that differ by no more are tied, and the label that comes first counts; fixed point decides nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class TruthReport:
+    """`answer` has all of it, as JSON has it."""
+
+    answer: dict[str, Any]
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Each item with its truth, and how confident the method is of it; None of what nobody answered."""
+        return list(self.answer["items"])
+
+    @property
+    def participants(self) -> list[dict[str, Any]]:
+        """Each worker with its trust; None of one who gave no answer or left."""
+        return list(self.answer["participants"])
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        return {record["item"]: record["truth"] for record in self.answer["items"]}
+
+    @property
+    def trust(self) -> dict[str, float | None]:
+        return {record["worker"]: record["trust"] for record in self.answer["participants"]}
+
+    def to_json(self) -> str:
+        return json.dumps(self.answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def write(self, path: str | Path) -> Path:
+        """Write the report page: one file that opens offline."""
+        from winnow.analytics.truth.truth_page import write_truth_page  # noqa: PLC0415 - Plotly takes a while
+
+        return write_truth_page(self, Path(path))
+
+    def write_csv(self, folder: str | Path) -> Path:
+        """Write items.csv and participants.csv into a folder."""
+        place = Path(folder)
+        with one_line_errors(place):
+            place.mkdir(parents=True, exist_ok=True)
+            for name in ("items", "participants"):
+                write_text_atomically(place / f"{name}.csv", _csv(self.answer[name]))
+        return place
+
+    def __repr__(self) -> str:
+        return f"TruthReport({len(self.answer['items'])} items, {len(self.answer['participants'])} participants)"
+
+
+def make_report(
+    crowd: CrowdAnswers, method: TruthMethod, estimate: Estimate, iterations: int, private: TruthDiscovery | None = None
+) -> TruthReport:
+    """The report of an estimate; `private` is how it was found, if not in the clear."""
+    truths, confidences = _truths(crowd, estimate)
+    gave = np.bincount(crowd.arrays.workers, minlength=len(crowd.workers)) > 0
+    there = np.isin(np.arange(len(crowd.workers)), range(len(gave)) if private is None else private.present)
+    trust = [
+        float(value) if known else None
+        for value, known in zip(method.trust(crowd.arrays, estimate), gave & there, strict=True)
+    ]
+    answer: dict[str, Any] = {
+        "method": method.name,
+        "iterations": iterations,
+        "answers": len(crowd.arrays.items),
+        "labels": list(crowd.labels),
+        "items": [
+            {"item": item, "truth": truth, "confidence": confidence}
+            for item, truth, confidence in zip(crowd.items, truths, confidences, strict=True)
+        ],
+        "participants": [
+            {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
+        ],
+        "agreement": _agreement(crowd, truths) if crowd.labels else None,
+        "private": None if private is None else _protocol(private),
+    }
+    return TruthReport(answer)
+
+
+def _truths(crowd: CrowdAnswers, estimate: Estimate) -> tuple[list[Any], list[float | None]]:
+    answered, confidence = crowd.answered() > 0, estimate.confidence
+    if not crowd.labels:
+        numbers = crowd.in_units(confidence[:, 0])
+        return [float(x) if known else None for x, known in zip(numbers, answered, strict=True)], [None] * len(answered)
+    by_label = np.hstack([1 - confidence, confidence]) if confidence.shape[1] == 1 else confidence
+    chosen = _first_of_the_best(by_label)
+    likely = by_label[np.arange(len(chosen)), chosen]
+    truths = [crowd.labels[label] if known else None for label, known in zip(chosen, answered, strict=True)]
+    return truths, [float(value) if known else None for value, known in zip(likely, answered, strict=True)]
+
+
+def _first_of_the_best(by_label: Numbers) -> list[int]:
+    best = by_label >= by_label.max(axis=1, keepdims=True) - TIE
+    return [int(place) for place in np.argmax(best, axis=1)]
+
+
+def _agreement(crowd: CrowdAnswers, truths: list[Any]) -> float:
+    """The share of answered items whose truth is what most workers said; ties of the vote count as agreement."""
+    votes = crowd.votes()
+    most = votes == votes.max(axis=1, keepdims=True)
+    agreed = [most[number, crowd.labels.index(truth)] for number, truth in enumerate(truths) if truth is not None]
+    return float(np.mean(agreed))
+
+
+def _protocol(workflow: TruthDiscovery) -> dict[str, Any]:
+    terms = workflow.terms
+    return {
+        "holders": len(terms.holders),
+        "threshold": terms.threshold,
+        "dropouts": terms.dropouts,
+        "stayed": len(workflow.present),
+        "fraction_bits": terms.bits,
+        "stopped": workflow.stopped,
+    }
+
+
+def _csv(records: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(records[0])
+    for record in records:
+        writer.writerow(_cell(value) for value in record.values())
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """Text that a spreadsheet shows and does not run."""
+    if not isinstance(value, str):
+        return "" if value is None else repr(value)
+    line = one_line(value)
+    return f"'{line}" if line.startswith(FORMULA_STARTS) and not _is_number(line) else line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""What all participants of a private truth discovery agree upon before it starts."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, TypeAlias, get_args
+
+from winnow.analytics.truth.truth_methods import TruthMethod, method_named
+from winnow.analytics.truth.vector_shares import bits_behind_point
+from winnow.core import ConfigError, stream
+
+Dropouts: TypeAlias = Literal["kept", "adaptive"]
+KEPT: Dropouts = "kept"
+MIN_PARTICIPANTS = 3
+HEADER_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruthTerms:
+    """The method, the items, who holds shares, and how many holders open a sum.
+
+    `dropouts` says what becomes of a participant who leaves: its last vector stays in the sums ("kept"), or the sums
+    lose it and the confidences move more slowly ("adaptive", equations 27 and 28).
+    """
+
+    method_name: str
+    items: int
+    classes: int
+    participants: int
+    holders: tuple[int, ...]
+    threshold: int
+    dropouts: Dropouts = KEPT
+
+    @property
+    def method(self) -> TruthMethod:
+        return method_named(self.method_name)
+
+    @property
+    def length(self) -> int:
+        """Entries of a vector: the sums of all items, and the shared ones."""
+        return self.items * self.method.item_sums(self.classes) + self.method.shared_sums
+
+    @property
+    def columns(self) -> int:
+        return self.method.columns(self.classes)
+
+    @property
+    def bits(self) -> int:
+        return bits_behind_point(self.participants, self.method.bound)
+
+    def header(self, round: int, sender: int, holder: int) -> bytes:
+        """The first bytes of a message: it fits these terms, this round, this sender and this holder alone."""
+        return blake2b(repr((self, round, sender, holder)).encode(), digest_size=HEADER_BYTES).digest()
+
+
+def agree_on_terms(
+    *,
+    method: str,
+    items: int,
+    classes: int,
+    participants: int,
+    holders: int | None = None,
+    threshold: int | None = None,
+    dropouts: str = KEPT,
+    seed: int = 0,
+) -> TruthTerms:
+    """Terms with a committee drawn at random, or everybody as a holder. By default more than half of the holders open
+    a sum, so no two groups of them can open two different ones.
+    """
+    if participants < MIN_PARTICIPANTS:
+        raise ConfigError(
+            f"{participants} participants are too few for a private truth discovery, which takes {MIN_PARTICIPANTS}: "
+            "of two, each could subtract its own answers"
+        )
+    if holders is not None and not MIN_PARTICIPANTS <= holders <= participants:
+        raise ConfigError(f"holders: {holders} is not between {MIN_PARTICIPANTS} and the {participants} participants")
+    committee = holders or participants
+    needed = committee // 2 + 1 if threshold is None else threshold
+    if not 2 <= needed <= committee:
+        raise ConfigError(f"threshold: {needed} is not between 2 and the {committee} holders")
+    if dropouts not in get_args(Dropouts):
+        raise ConfigError(f"dropouts: {dropouts!r} is neither {' nor '.join(map(repr, get_args(Dropouts)))}")
+    drawn = stream(seed, "truth", "holders").choice(participants, committee, replace=False)
+    terms = TruthTerms(
+        method_name=method,
+        items=items,
+        classes=classes,
+        participants=participants,
+        holders=tuple(sorted(drawn.tolist())),
+        threshold=needed,
+        dropouts="adaptive" if dropouts == "adaptive" else KEPT,
+    )
+    bits_behind_point(participants, terms.method.bound)
+    return terms

@@ -1,0 +1,150 @@
+"""winnow truth and winnow.truth: what they print and write, and what they say of bad input."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import winnow
+from command_line import call
+from crowd import crowd_set
+
+ANSWERS = """question,person,answer
+q1,ann,yes
+q1,bob,yes
+q1,eve,no
+q2,ann,no
+q2,bob,no
+q2,eve,no
+q3,ann,yes
+q3,bob,
+q3,eve,no
+q4,bob,
+"""
+COLUMNS = ("--item", "question", "--worker", "person", "--label", "answer")
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    path = tmp_path / "answers.csv"
+    path.write_text(ANSWERS)
+    return path
+
+
+def test_json_has_items_and_participants(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = call(capsys, "truth", answers, *COLUMNS, "--method", "sum", "--iterations", 1, "--json")
+    assert said.code == 0
+    told = json.loads(said.out)
+    items = {record["item"]: (record["truth"], record["confidence"]) for record in told["items"]}
+    assert items["q1"] == ("yes", pytest.approx(2 / 3))
+    assert items["q2"] == ("no", 1.0)
+    assert items["q3"] == ("no", 0.5), "of a tie the first label counts"
+    assert items["q4"] == (None, None), "nobody answered it"
+    trust = {record["worker"]: record["trust"] for record in told["participants"]}
+    assert trust == {  # equation 13
+        "ann": pytest.approx((2 / 3 + 1 + 1 / 2) / 3),
+        "bob": pytest.approx((2 / 3 + 1) / 2),
+        "eve": pytest.approx((1 / 3 + 1 + 1 / 2) / 3),
+    }
+    assert told["agreement"] == 1.0
+
+
+def test_private_and_plain_say_the_same_and_write_tables_and_a_page(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = json.loads(call(capsys, "truth", answers, *COLUMNS, "--json").out)
+    written = ("--csv", tmp_path / "tables", "--out", tmp_path / "page.html")
+    private = json.loads(call(capsys, "truth", answers, *COLUMNS, "--private", "--json", *written).out)
+    assert [record["truth"] for record in private["items"]] == [record["truth"] for record in plain["items"]]
+    assert private["private"] == {
+        "holders": 3,
+        "threshold": 2,
+        "dropouts": "kept",
+        "stayed": 3,
+        "fraction_bits": 25,
+        "stopped": None,
+    }
+    with (tmp_path / "tables" / "items.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["item", "truth", "confidence"]
+    assert [row[:2] for row in rows[1:]] == [["q1", "yes"], ["q2", "no"], ["q3", "yes"], ["q4", ""]]
+    page = (tmp_path / "page.html").read_text()
+    assert "Truth discovery" in page
+    assert "q4" in page
+    assert "nobody answered 1 of the items" in page
+
+
+def test_columns_may_come_as_objects(data_directory: Path) -> None:
+    crowd, _ = crowd_set(data_directory, "bluebird")
+    arrays = crowd.arrays
+    columns = {"item": arrays.items, "worker": arrays.workers, "label": arrays.labels.astype(float)}
+    report = winnow.truth(columns, method="dawid-skene", iterations=3)
+    again = winnow.truth(data_directory / "crowd" / "bluebird" / "label.csv", method="dawid-skene", iterations=3)
+    assert [record["truth"] for record in report.items] == [record["truth"] for record in again.items]
+    assert np.allclose([*report.trust.values()], [*again.trust.values()])
+    assert json.loads(report.to_json()) == report.answer
+
+
+def test_numbers_come_in_their_own_units(tmp_path: Path) -> None:
+    """Three agree on 10 and 20; with equal trust, the mean."""
+    path = tmp_path / "numbers.csv"
+    path.write_text("item,worker,label\na,1,10\na,2,10\na,3,40\nb,1,20\nb,2,20\nb,3,-8\n")
+    assert winnow.truth(path, method="crh", iterations=1).truth == {"a": pytest.approx(20), "b": pytest.approx(32 / 3)}
+    found = winnow.truth(path, method="crh", private=True).truth
+    assert found == {"a": pytest.approx(10, abs=0.1), "b": pytest.approx(20, abs=0.1)}
+
+
+def test_explain_says_who_learns_what_and_warns(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = call(capsys, "truth", answers, *COLUMNS, "--explain")
+    assert "every answer of every participant" in plain.out
+    arguments = ("truth", answers, *COLUMNS, "--private", "--explain", "--json")
+    told = json.loads(call(capsys, *arguments).out)
+    assert not any("adaptive" in line for line in told["warnings"])
+    told = json.loads(call(capsys, *arguments, "--dropouts", "adaptive", "--threshold", 2).out)
+    assert any("adaptive" in line and "gives away" in line for line in told["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "line"),
+    [
+        ("a,1,x\na,2,y\na,1,y\n", (), "answers.csv, line 4: worker '1' answers item 'a' a second time (before: "),
+        ("a,1,x\na,2,z\n", ("--labels", "x,y"), "answers.csv, line 3: unknown label 'z'; valid: x, y"),
+        ("a,1,x\na,2,y\n", ("--labels", "x"), "labels: name two or more, each once"),
+        ("a,1,\na,2,\n", (), "all cells of column 'label' are empty: nobody answered"),
+        ("", (), "there are no answers"),
+        ("a,1,x\nb,1,y\n", (), "all answers are from worker '1'"),
+        ("a,1,x\na,2,x\n", (), "every answer is 'x'; name the other labels, too"),
+        ("a,,x\na,2,y\n", (), "answers.csv, line 2: the worker is empty"),
+        ("a,1\n", (), "answers.csv, line 2: 2 cells instead of 3"),
+        ("a,1,x\na,2,5\n", ("--method", "crh"), "answers.csv, line 2: 'x' is not a number"),
+        ("a,1,nan\na,2,5\n", ("--method", "crh"), "answers.csv, line 2: 'nan' is not a number"),
+        ("a,1,5\na,2,5\n", ("--method", "crh"), "every answer is 5"),
+        ("a,1,x\na,2,y\n", ("--method", "logistics"), "there is no method 'logistics'; did you mean 'logistic'?"),
+        ("a,1,x\na,2,y\n", ("--item", "items"), "has no column 'items'; did you mean 'item'?"),
+        ("a,1,x\na,2,y\n", ("--private",), "2 participants are too few for a private truth discovery"),
+        ("a,1,x\na,2,y\na,3,y\n", ("--private", "--holders", 4), "holders: 4 is not between 3 and the 3 participants"),
+        ("a,1,x\na,2,y\na,3,y\n", ("--private", "--threshold", 9), "threshold: 9 is not between 2 and the 3 holders"),
+        ("a,1,x\na,2,y\na,3,y\n", ("--private", "--dropouts", "x"), "dropouts: 'x' is neither 'kept' nor 'adaptive'"),
+        ("a,1,x\na,2,y\n", ("--threshold", 2), "belong to the private protocol; add --private"),
+        ("a,1,x\na,2,y\n", ("--dropout", 1), "dropout: 1 is not a probability below 1"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    rows: str, options: tuple[object, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "answers.csv"
+    path.write_text("item,worker,label\n" + rows)
+    said = call(capsys, "truth", path, *options, "--csv", tmp_path / "tables")
+    assert said.code == 2
+    assert line in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "tables").exists()
+
+
+def test_a_run_that_opens_no_sum_says_why(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = call(capsys, "truth", answers, *COLUMNS, "--private", "--threshold", 3, "--dropout", 0.9)
+    assert said.code == 2
+    assert "no sum could be opened: iteration 1: " in said.err
+    assert "participants dealt shares; 3 are needed" in said.err
