@@ -10,7 +10,7 @@ from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, read_lines
 from winnow.papers.fedaq.round_time import CNN, LOGISTIC, MLP, TimedSetting, transfer_seconds
 from winnow.papers.fedaq.table_rows import METHODS
 from winnow.papers.fedaq.target_table import TargetTable, first_reached
-from winnow.papers.result_lines import lines_by_key
+from winnow.papers.result_json_lines import lines_by_key
 
 PAPER = PAPERS["fedaq"]
 TINY = [

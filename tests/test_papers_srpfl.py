@@ -19,7 +19,7 @@ from winnow.papers import (
     write_html_page,
     write_lines,
 )
-from winnow.papers.result_lines import linear_case_result_lines, lines_by_key
+from winnow.papers.result_json_lines import linear_case_result_lines, lines_by_key
 from winnow.papers.srpfl import DATA_CASES, FIGURES
 from winnow.papers.srpfl.linear_figure import LinearFigure, fit_ratios
 from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, elapsed_seconds, mean_speedup

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from winnow.deploy.client.local_federation import FORK_SERVER_SOCKET, _start_fork_server
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.jobs.client_statement_signatures import statement_bytes, submission_id
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
 from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
@@ -44,7 +45,6 @@ from winnow.deploy.jobs.ipc_messages import (
     WithdrawTasks,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.isolation import ProcessLimits, environment

@@ -14,7 +14,7 @@ import numpy as np
 from waiting import eventually
 from winnow.analytics.question import MergedTerms, QueryTerms, Question, merge_terms
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.parse_table import parse_table
+from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.local_federation import free_port, start_process

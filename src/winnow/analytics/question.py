@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from winnow.analytics.permissions import Permission, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
-from winnow.config.config_errors import config_error
+from winnow.config.validation_error_message import config_error
 from winnow.core import ConfigError, Settings, suggest
 from winnow.privacy.concentrated_privacy import rho_of
 

@@ -44,7 +44,9 @@ class SimulatedOwners:
                 table,
                 terms[name],
                 client=client,
-                noise_seed=hmac.digest(seed.to_bytes(8, "big"), name.encode(), "sha256"),
+                noise_seed=hmac.digest(
+                    seed.to_bytes(8, "big"), f"{question.model_dump_json()}\n{name}".encode(), "sha256"
+                ),
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),

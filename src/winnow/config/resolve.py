@@ -16,11 +16,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from winnow.config.algorithm_variants import NamedAlgorithm, checked_overlays, find_algorithm
-from winnow.config.config_errors import config_error
 from winnow.config.defaults import DEFAULT_CLIENTS, defaults_for_file, is_without_config
 from winnow.config.plugins import load_plugins, plugin_files
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
+from winnow.config.validation_error_message import config_error
 from winnow.core import Choice, ConfigError, Settings, suggest
 from winnow.data.file_formats import own_file_type
 from winnow.data.settings import settled_clients

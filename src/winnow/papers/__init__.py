@@ -4,7 +4,7 @@ from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedprof import FEDPROF
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
-from winnow.papers.result_lines import (
+from winnow.papers.result_json_lines import (
     DistributionResultLine,
     LinearCaseResultLine,
     RunResultLine,

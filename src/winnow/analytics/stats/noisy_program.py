@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from winnow.analytics.program import Program
 from winnow.analytics.question import Answer, MergedTerms
 from winnow.analytics.stats.counted_cells import Edges, key_of
-from winnow.analytics.stats.exact_program import jittered_edges
 from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums, present_and_missing
+from winnow.analytics.stats.noiseless_program import jittered_edges
 from winnow.analytics.stats.noisy_answer import NoisyStatistics
 from winnow.analytics.stats.noisy_blocks import MOMENTS_LENGTH, Block, open_blocks, rows_a_unit
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan

@@ -67,7 +67,7 @@ class StatisticsQuestion(Question):
         return frozenset(needed)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
-        from winnow.analytics.stats.exact_program import exact_program  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.stats.noiseless_program import exact_program  # noqa: PLC0415 - agents run no program
         from winnow.analytics.stats.noisy_program import noisy_program  # noqa: PLC0415
         from winnow.analytics.stats.plan import make_plan  # noqa: PLC0415
 

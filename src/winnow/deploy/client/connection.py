@@ -18,7 +18,6 @@ from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer,
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.messages import (
@@ -42,6 +41,7 @@ from winnow.deploy.wire.messages import (
     SubmitJob,
 )
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
 

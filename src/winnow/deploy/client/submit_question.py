@@ -16,9 +16,9 @@ from winnow.core.untrusted_text import one_line
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.runs import file_names
 from winnow.runs.event_log import decode_event
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from winnow.core import ConfigError
+from winnow.deploy.jobs.client_statement_signatures import KEEPER_NUMBER, statement_bytes, verify_statement
 from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
@@ -16,7 +17,6 @@ from winnow.deploy.jobs.ipc_messages import (
     SpendResponse,
 )
 from winnow.deploy.jobs.parent_channel import ParentChannel
-from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, verify_statement
 from winnow.learn.party_signing_interface import UPDATE
 from winnow.privacy.secagg.errors import ProtocolError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.job_spec import JobSpec
-from winnow.deploy.server.site_sessions import SiteSession
+from winnow.deploy.server.site_instruction_delivery import SiteSession
 from winnow.deploy.wire.messages import DataDescription, DeployJob
 
 RETRY_SECONDS = 30.0

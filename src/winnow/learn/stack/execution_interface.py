@@ -9,7 +9,7 @@ from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.local_training_start import LocalStart
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 

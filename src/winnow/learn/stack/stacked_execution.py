@@ -12,8 +12,8 @@ from winnow.learn.stack.execution_interface import Batch, CohortGradients, Execu
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
 from winnow.learn.stack.stacked_or_compiled_gradients import StackedCohort, compile_cohort

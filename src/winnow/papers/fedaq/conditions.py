@@ -11,7 +11,7 @@ from winnow.learn.accelerated_sgd import AcceleratedSgd
 from winnow.papers.fedaq.table_rows import EIGHT, FOUR
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem
-from winnow.papers.result_lines import ResultLines
+from winnow.papers.result_json_lines import ResultLines
 from winnow.privacy.compress import QSGD
 
 PRESET = "fedaq-logistic"

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from winnow.papers.figures import GREY
-from winnow.papers.result_lines import RunResultLine
+from winnow.papers.result_json_lines import RunResultLine
 from winnow.report.colours import PALETTE, colour
 from winnow.report.figures import apply_layout
 

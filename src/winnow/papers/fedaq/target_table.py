@@ -12,7 +12,7 @@ from winnow.papers.fedaq.round_time import OVERHEAD, TimedSetting, is_accelerate
 from winnow.papers.fedaq.table_rows import METHODS, Method
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 

@@ -9,13 +9,13 @@ from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
-from winnow.learn.stack.losses import as_loss
 from winnow.learn.stack.native.kernel_calls import (
     FlatLocalStart,
     NativeModel,
     available_threads,
 )
 from winnow.learn.stack.native.optimiser_spec import supports_optimiser
+from winnow.learn.stack.per_sample_losses import as_loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
