@@ -4,6 +4,8 @@ ifeq (, $(shell command -v $(PYTHON) 2>/dev/null))
 PYTHON := python3
 endif
 BIN := .venv/bin
+# Compiled modules are kept, whatever the environment says: many tests start processes, and each would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/.installed
 READY := .venv/.ready
 WHEELS := .venv-wheel
@@ -13,7 +15,7 @@ MACHINES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 WORKERS ?= 3
 
 # Slow tests say which part they belong to: @pytest.mark.slow(part="…").
-PARTS := science papers executions attacks kills deploy chaos endurance
+PARTS := science papers executions attacks kills deploy docs chaos endurance
 # These measure seconds and memory, so they run one test at a time.
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)

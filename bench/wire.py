@@ -30,7 +30,6 @@ from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.project_file import ProjectServer, ProjectSite
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.malloc_tuning import tune_malloc
@@ -46,6 +45,7 @@ from winnow.deploy.wire.messages import (
     Response,
     UploadedSize,
 )
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import ServerLink, Tls
 from winnow.deploy.wire.transport_registry import open_link, serve
 

@@ -34,5 +34,6 @@ def train(
         "anchor": start.anchor,
         "gradient_offset": start.gradient_offset,
         "trainable": start.trainable,
+        "slots": start.slots,
     }
     return training.train(start.states, **terms, phase=phase, gradient_rule=gradient_rule)

@@ -58,7 +58,7 @@ class ByHand:
             targets=y.reshape(-1),
             sizes=np.asarray(prepared.federation.population.sizes),
             rate=local.learning_rate,
-            momentum=local.momentum,
+            momentum=getattr(local, "momentum", 0.0),
         )
 
     def steps(self, k: int) -> int:

@@ -353,7 +353,7 @@ def test_a_helper_computes_with_two_owners_and_is_left_alone_by_three(owners: in
     helper = AnalysisSite(
         QUESTION,
         None,
-        TERMS,
+        None,
         client=owners,
         noise_seed=b"",
         submission="",
@@ -361,6 +361,7 @@ def test_a_helper_computes_with_two_owners_and_is_left_alone_by_three(owners: in
         identities=_Unsigned(),
     )
     parties.sites.append(helper)
+    parties.names.append("helper")
     asked: list[Task] = []
 
     def handle(tasks: Sequence[Task], site: object) -> list[Outcome]:

@@ -161,7 +161,7 @@ def test_presets_are_listed_and_shown(capsys):
 
 
 def test_every_preset_suits_every_algorithm():
-    """But for SCAFFOLD, whose rule is one for SGD, where the preset trains by Adam."""
+    """But for SCAFFOLD and FedCOMGATE, whose rules are ones for SGD, where the preset trains by Adam."""
     refused = []
     for preset in presets():
         for algorithm in Recipe.known:
@@ -169,7 +169,7 @@ def test_every_preset_suits_every_algorithm():
                 assert resolve(preset, algorithm=algorithm).algorithm == algorithm
             except ConfigError as error:
                 refused.append((preset, algorithm, "requires local.name = 'sgd'" in str(error)))
-    assert refused == [("gas-turbine", "scaffold", True)]
+    assert refused == [("gas-turbine", "fedcomgate", True), ("gas-turbine", "scaffold", True)]
 
 
 def test_algorithms_are_listed(capsys):

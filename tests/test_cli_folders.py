@@ -4,16 +4,20 @@ import errno
 import json
 import os
 import re
+import resource
+import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir, redirect_stdout
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 import winnow
-from command_line import call, write_tiny
+from command_line import Outcome, call, write_tiny
+from winnow.cli import main
 from winnow.core import RunError, WinnowWarning
 from winnow.experiment.run_folders import claim_folder, latest_path
 from winnow.runs import RunFolder
@@ -31,10 +35,21 @@ def tiny(tmp_path: Path) -> str:
     return write_tiny(tmp_path)
 
 
-def compared(capsys, tiny: str, *more: object) -> Path:
-    done = call(capsys, "compare", tiny, "--seeds", 2, "--workers", 1, "--quiet", "--out", "both", *more)
-    assert done.code == 0
-    return Path("both")
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which tiny.toml was compared, into the folder `both`; and what was printed."""
+    folder, printed = tmp_path_factory.mktemp("compared"), StringIO()
+    tiny = write_tiny(folder)
+    with chdir(folder), redirect_stdout(printed), pytest.raises(SystemExit) as left:
+        main(["compare", tiny, "--seeds", "2", "--workers", "1", "--quiet", "--out", "both"])
+    assert not left.value.code
+    return folder, printed.getvalue()
+
+
+@pytest.fixture
+def both(compared: tuple[Path, str]) -> Path:
+    """A copy of the comparison's folder."""
+    return Path(shutil.copytree(compared[0] / "both", "both"))
 
 
 def lines(text: str) -> list[dict]:
@@ -69,11 +84,10 @@ def test_a_run_that_never_starts_gives_its_number_back(capsys, tiny):
 # Lists and tables -----------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_listed_with_what_became_of_them(capsys, tiny, monkeypatch):
+def test_runs_are_listed_with_what_became_of_them(capsys, tiny, both, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    compared(capsys, tiny)
     call(capsys, "run", tiny, "--out", "runs/alone", "--seed", 7)
-    Path("both").rename("runs/both")
+    both.rename("runs/both")
     Path("runs/alone/result.json").unlink()
     Path("runs/both/fedprof-seed1/conditions.json").write_text("{")
     Path("runs/notes").mkdir()
@@ -92,15 +106,14 @@ def test_runs_are_listed_with_what_became_of_them(capsys, tiny, monkeypatch):
     assert call(capsys, "runs", "nowhere").err == "winnow: error: nowhere: no such folder\n"
 
 
-def test_a_folder_of_runs_is_shown_as_the_comparison_that_it_is(capsys, tiny):
-    done = call(capsys, "compare", tiny, "--seeds", 2, "--workers", 1, "--quiet", "--out", "both")
+def test_a_folder_of_runs_is_shown_as_the_comparison_that_it_is(capsys, compared, both):
     shown = call(capsys, "show", "both").out
     assert shown.splitlines()[0] == "tiny · seeds 0, 1"
-    averaged = done.out.partition("Paired by seed")[0]
+    averaged = compared[1].partition("Paired by seed")[0]
     cells = {line for line in averaged.splitlines() if re.match(r" fed", line)}
     assert len(cells) == 2
     assert cells <= set(shown.splitlines())
-    Path("both/fedprof-seed1/result.json").unlink()
+    (both / "fedprof-seed1/result.json").unlink()
     assert call(capsys, "show", "both").out.splitlines()[-1] == "Not finished: both/fedprof-seed1"
     assert call(capsys, "report", "both").out == "both/report.html\n"
 
@@ -154,10 +167,9 @@ def test_a_run_tells_when_and_from_which_commit_it_was_started(capsys, tiny):
 # Reports --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_comparison_holds_one_copy_of_plotly_and_python_writes_the_same_files(capsys, tiny):
-    folder = compared(capsys, tiny)
-    pages = list(folder.rglob("*.html"))
-    assert pages == [folder / "report.html"]
+def test_a_comparison_holds_one_copy_of_plotly_and_python_writes_the_same_files(capsys, tiny, both):
+    pages = list(both.rglob("*.html"))
+    assert pages == [both / "report.html"]
     assert pages[0].read_text().count(PLOTLY) == 1
     winnow.compare(tiny, seeds=2, out="python", progress=False)
     assert {p.relative_to("python") for p in Path("python").rglob("*")} == {
@@ -191,25 +203,21 @@ def test_a_disk_that_is_full_at_the_end_costs_neither_the_run_nor_its_result(fil
     assert Path("here", "model.json").is_file()
 
 
-FULL_DISK = """
-import resource, sys
-from winnow.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-main(sys.argv[1:])
-"""
-
-
-def on_full_disk(*arguments: object) -> subprocess.CompletedProcess[str]:
+def on_full_disk(capsys, *arguments: object) -> Outcome:
     """A command where no file may grow beyond a megabyte; a report is larger."""
-    command = [sys.executable, "-c", FULL_DISK, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        return call(capsys, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_costs_the_report_and_not_the_run(capsys, tiny):
-    done = on_full_disk("run", tiny, "--out", "here", "--quiet")
-    assert done.returncode == 0
-    assert "finished, 2 rounds" in done.stdout
-    assert done.stderr == (
+    done = on_full_disk(capsys, "run", tiny, "--out", "here", "--quiet")
+    assert done.code == 0
+    assert "finished, 2 rounds" in done.out
+    assert done.err == (
         "winnow: warning: the report could not be written (cannot use here/report.html: File too large); "
         "the run is finished; try: winnow report here\n"
     )
@@ -217,11 +225,11 @@ def test_a_full_disk_costs_the_report_and_not_the_run(capsys, tiny):
     assert "finished, 2 rounds" in call(capsys, "show", "here").out
     assert call(capsys, "report", "here").out == "here/report.html\n"
 
-    both = on_full_disk("compare", tiny, "--seeds", 1, "--workers", 1, "--out", "both", "--quiet")
-    assert (both.returncode, both.stderr.count("\n")) == (0, 1)
-    assert "the report could not be written" in both.stderr
-    assert "fedavg-rp" in both.stdout
-    assert "Report" not in both.stdout
+    both = on_full_disk(capsys, "compare", tiny, "--seeds", 1, "--workers", 1, "--out", "both", "--quiet")
+    assert (both.code, both.err.count("\n")) == (0, 1)
+    assert "the report could not be written" in both.err
+    assert "fedavg-rp" in both.out
+    assert "Report" not in both.out
 
 
 def test_a_full_disk_is_told_in_python_too_and_leaves_a_finished_run_finished(tiny, monkeypatch):
@@ -242,9 +250,9 @@ def test_a_full_disk_is_told_in_python_too_and_leaves_a_finished_run_finished(ti
 
 def test_where_a_model_cannot_be_written_there_is_one_line(capsys, tiny):
     large = ("--set", "model.name=mlp", "--set", "model.hidden=[5000]")
-    done = on_full_disk("run", tiny, "--out", "here", "--quiet", *large)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("winnow: error: cannot write here/")
+    done = on_full_disk(capsys, "run", tiny, "--out", "here", "--quiet", *large)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("winnow: error: cannot write here/")
     assert "not finished" in call(capsys, "show", "here").out
     assert call(capsys, "run", "here", "--resume", "--quiet").code == 0
     assert not list(Path("here").glob("*tmp*"))

@@ -385,7 +385,9 @@ def test_a_table_of_ones_own_runs_once_the_column_to_predict_is_named(capsys):
     assert shlex.split(command[1]) == ["run", "my prices.csv", "--targets", "price"]
     ran = json.loads(call(capsys, *shlex.split(command[1]), "--rounds", 2, "--json", "--quiet").out)
     assert (ran["name"], ran["metric"], ran["path"]) == ("my prices", "r2", "runs/my-prices-fedprof-seed0")
-    both = call(capsys, "compare", "my prices.csv", "--targets", "price,dose", "--seeds", 1, "--rounds", 1, "--quiet")
+    both = call(
+        capsys, "compare", "my prices.csv", "--targets", "price,dose", "--seeds", 1, "--rounds", 1, "--workers", 1
+    )
     assert both.code == 0
     config = tomllib.loads(Path("runs/compare-my-prices/fedprof-seed0/config.toml").read_text())
     assert config["data"]["targets"] == ["price", "dose"]

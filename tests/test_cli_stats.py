@@ -59,6 +59,8 @@ def test_a_table_a_page_and_a_run_folder(
     explained = call(capsys, "explain", tmp_path / "run")
     assert "2 of the 3 owners that compute" in explained.out
     assert "cells with enough rows: compare" in explained.out
+    call(capsys, *asked[:4], "--columns", "wait", "--folder", tmp_path / "mistake")
+    assert not (tmp_path / "mistake").exists()
     other = call(capsys, *asked[:4], "--columns", "weight", "--folder", tmp_path / "run")
     assert other.err.strip().endswith("contains another question's run; choose another folder")
 
@@ -95,6 +97,8 @@ def test_noise_is_the_same_again(capsys: pytest.CaptureFixture[str], federation:
         (["people", "--per-owner"], "no rule of [[queries]] allows per-owner, statistics on table 'people'"),
         (["people", "--quantiles", "half"], "--quantiles half: write numbers between 0 and 1, such as 0.05,0.5,0.95"),
         (["people", "--test", "u:age,sex"], "'u:age,sex' is not a test; write one of chi2:a,b"),
+        (["people", "--delta", "1e-7"], "--delta belongs to noise; add --epsilon, or leave it out"),
+        (["people", "--quantile-range"], "a range by quantiles needs histograms; add --histograms N"),
         (["people", "--epsilon", "0"], "epsilon = 0.0: must be above 0"),
         (["people", "--kit", "kits/ana"], "name a federation file or a kit, not both"),
         (["people", "--owners", "west"], "west"),

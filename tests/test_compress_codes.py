@@ -16,7 +16,7 @@ from winnow.privacy.compress.bit_packing import (
 )
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.packet import HEADER, PacketFormat
-from winnow.privacy.compress.quantise import QSGD, BFloat16, Float16, Float32
+from winnow.privacy.compress.quantise import QSGD, BFloat16, Float16, Float32, MinMax
 from winnow.privacy.compress.sparsify import KeepAll, RandomK, TopK
 from winnow.privacy.compress.zstandard_coding import compress_bytes, decompress_bytes
 
@@ -72,33 +72,42 @@ class TestBits:
         assert write_indices(places, count).tobytes() == data
 
 
+def sizes(*counts: int) -> np.ndarray:
+    return np.array(counts, np.int64)
+
+
 class TestNumbers:
     @given(VECTORS)
     def test_floats_lose_no_more_than_their_digits(self, values: np.ndarray) -> None:
         for numbers, digits in ((Float32(), 24), (Float16(), 11), (BFloat16(), 8)):
-            data = numbers.write(values, rng())
-            assert len(data) == numbers.nbytes(len(values))
-            lost = np.abs(numbers.read(data, len(values)).astype(np.float64) - values)
+            data = numbers.write(values, sizes(len(values)), rng())
+            assert len(data) == numbers.nbytes(len(values), 1)
+            lost = np.abs(numbers.read(data, sizes(len(values))).astype(np.float64) - values)
             assert (lost <= np.abs(values) * 2.0**-digits + 2.0**-25).all()
 
     @given(VECTORS)
     def test_bfloat16_is_torchs(self, values: np.ndarray) -> None:
         theirs = torch.from_numpy(values).to(torch.bfloat16).to(torch.float32).numpy()
         numbers = BFloat16()
-        assert np.array_equal(numbers.read(numbers.write(values, rng()), len(values)), theirs)
+        assert np.array_equal(
+            numbers.read(numbers.write(values, sizes(len(values)), rng()), sizes(len(values))), theirs
+        )
 
     def test_what_half_precision_cannot_hold_is_truncated(self) -> None:
         numbers = Float16()
-        assert numbers.read(numbers.write(np.array([1e6, -1e6], np.float32), rng()), 2).tolist() == [65504, -65504]
+        assert numbers.read(numbers.write(np.array([1e6, -1e6], np.float32), sizes(2), rng()), sizes(2)).tolist() == [
+            65504,
+            -65504,
+        ]
 
     @given(VECTORS, st.integers(1, 200), st.integers(1, 64), st.sampled_from(["largest", "euclidean"]))
     @settings(max_examples=60)
     def test_qsgd_stays_within_a_level(self, values: np.ndarray, levels: int, bucket: int, norm: str) -> None:
         numbers = QSGD(levels=levels, bucket=bucket, norm=norm)
-        data = numbers.write(values, rng())
-        assert len(data) == numbers.nbytes(len(values))
+        data = numbers.write(values, sizes(len(values)), rng())
+        assert len(data) == numbers.nbytes(len(values), 1)
         assert len(data) == 4 * -(-len(values) // bucket) + -(-len(values) * int(2 * levels).bit_length() // 8)
-        read = numbers.read(data, len(values))
+        read = numbers.read(data, sizes(len(values)))
         for start in range(0, len(values), bucket):
             own, back = values[start : start + bucket].astype(np.float64), read[start : start + bucket]
             size = np.abs(own).max() if norm == "largest" else np.linalg.norm(own)
@@ -110,7 +119,9 @@ class TestNumbers:
         values = rng(1).normal(0, 1, 256).astype(np.float32)
         numbers, draws = QSGD(levels=2, bucket=64, norm=norm), 4_000
         source = rng(2)
-        read = np.array([numbers.read(numbers.write(values, source), 256) for _ in range(draws)], np.float64)
+        read = np.array(
+            [numbers.read(numbers.write(values, sizes(256), source), sizes(256)) for _ in range(draws)], np.float64
+        )
         error = (read.mean(0) - values) / (read.std(0) / np.sqrt(draws) + 1e-9)
         assert np.abs(error).max() < 4.5
         assert error.std() < 1.25
@@ -119,16 +130,39 @@ class TestNumbers:
 
     def test_qsgd_refuses_what_no_client_writes(self) -> None:
         numbers = QSGD(levels=1, bucket=4)
-        good = numbers.write(np.ones(4, np.float32), rng())
+        good = numbers.write(np.ones(4, np.float32), sizes(4), rng())
         for spoilt in (float("nan"), float("inf"), -1.0):
             bad = good.copy()
             bad[:4] = np.frombuffer(np.float32(spoilt).tobytes(), np.uint8)
             with pytest.raises(PacketError, match="norm"):
-                numbers.read(bad, 4)
+                numbers.read(bad, sizes(4))
         bad = good.copy()
         bad[4] = 0xFF
         with pytest.raises(PacketError, match="level"):
-            numbers.read(bad, 4)
+            numbers.read(bad, sizes(4))
+
+    @given(VECTORS, st.integers(1, 16), st.integers(0, 100))
+    @settings(max_examples=60)
+    def test_min_max_is_the_nearest_level_of_each_tensor(self, values: np.ndarray, bits: int, cut: int) -> None:
+        numbers, first = MinMax(bits=bits), min(cut, len(values))
+        split = sizes(first, len(values) - first)
+        data = numbers.write(values, split, rng())
+        assert len(data) == numbers.nbytes(len(values), 2) == 16 + -(-len(values) * bits // 8)
+        for own, back in zip(np.split(values, [first]), np.split(numbers.read(data, split), [first]), strict=True):
+            if len(own):
+                levels = np.linspace(own.min(), own.max(), 2**bits, dtype=np.float64)
+                nearest = np.abs(levels[:, None] - own[:: max(1, len(own) // 8)]).min(0)
+                lost = np.abs(back - own.astype(np.float64))[:: max(1, len(own) // 8)]
+                assert (lost <= nearest + 1e-6 * np.abs(own).max()).all()
+
+    def test_min_max_refuses_what_no_client_writes(self) -> None:
+        numbers = MinMax(bits=2)
+        good = numbers.write(np.array([-1, 0, 2], np.float32), sizes(3), rng())
+        for low, high in ((float("nan"), 2.0), (0.0, float("inf")), (2.0, -1.0)):
+            bad = good.copy()
+            bad[:8] = np.frombuffer(np.array([low, high], np.float32).tobytes(), np.uint8)
+            with pytest.raises(PacketError, match="range"):
+                numbers.read(bad, sizes(3))
 
 
 class TestKeeping:
@@ -166,7 +200,7 @@ BUFFERS = {**LIKE, "batches": torch.tensor(7)}
 FORMATS = [
     PacketFormat(sparsify=keep, quantise=numbers, level=level)
     for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, error_feedback=False))
-    for numbers in (Float32(), Float16(), BFloat16(), QSGD(levels=3, bucket=16))
+    for numbers in (Float32(), Float16(), BFloat16(), QSGD(levels=3, bucket=16), MinMax(bits=3))
     for level in (None, 3)
 ]
 
@@ -202,6 +236,7 @@ class TestPackets:
         assert sealed.sent.sum() == form.sparsify.kept(36)
         stretched = changes()[sealed.sent] * form.sparsify.stretch(36)
         tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2, "qsgd": np.abs(stretched).max() / 3}
+        tolerance["min-max"] = tolerance["qsgd"]
         assert np.abs(read[sealed.sent] - stretched).max() <= tolerance[form.quantise.name] * 5.01
 
     def test_both_sides_need_not_have_the_names_in_one_order(self, form: PacketFormat) -> None:
@@ -215,7 +250,7 @@ class TestPackets:
         told = {name: tensor for name, tensor in LIKE.items() if name != "frozen"}
         data = form.write(changes(), BUFFERS, LIKE, rng()).data
         kept = form.sparsify.kept(36)
-        by_hand = 22 + 1 + 8 + form.sparsify.nbytes(36) + form.quantise.nbytes(kept)
+        by_hand = 22 + 1 + 8 + form.sparsify.nbytes(36) + form.quantise.nbytes(kept, 2)
         assert form.nbytes(told, LIKE) == by_hand
         assert len(data) == by_hand if form.level is None else len(data) <= by_hand
 

@@ -52,7 +52,8 @@ def page_name(page: Path) -> str:
 # Examples -----------------------------------------------------------------------------------------------------------
 
 READER = """
-import contextlib, io, json, os, shlex, sys
+import contextlib, io, json, os, random, shlex, sys
+import pandas, plotly.graph_objects, scipy.stats, sklearn.datasets, sklearn.linear_model
 import winnow.api
 from winnow.cli import main
 
@@ -83,6 +84,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.chdir(page["folder"])
+        os.sched_setaffinity(0, {random.choice([*os.sched_getaffinity(0)])})  # so that a comparison starts one worker
         os.dup2(os.open(page["errors"], os.O_WRONLY | os.O_CREAT), 2)
         with open(page["record"], "w") as file:
             json.dump(read(page["blocks"]), file)
@@ -93,7 +95,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator["subprocess.Popen[str]"]:
-    """A process that has imported Winnow, and copies itself for each page: the import takes longer than most pages."""
+    """A process that has imported what pages need, and copies itself for each: imports take longer than most pages."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", "-c", READER]
     with subprocess.Popen(
@@ -134,7 +136,15 @@ def is_executed(block: Block) -> bool:
 EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=page_name)
+LONG = ("deployment", "encryption", "personal", "workflows")
+"""Pages whose examples take long; what they show is tested elsewhere, too."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow(part="docs") if page.stem in LONG else ()) for page in EXECUTED],
+    ids=page_name,
+)
 def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, reader: "subprocess.Popen[str]") -> None:
     folder, errors, record = tmp_path / "page", tmp_path / "errors.txt", tmp_path / "record.json"
     folder.mkdir()

@@ -26,6 +26,7 @@ FILTERS = {
     "sparse-vector": [{"name": "sparse-vector", "epsilon": 5000.0, "gamma": 0.05}],
     "local-dp": [{"name": "local-dp", "noise_multiplier": 0.001, "clip": 1.0}],
     "compress": [{"name": "compress", "quantise": "qsgd"}],
+    "min-max": [{"name": "compress", "quantise": {"name": "min-max", "bits": 4}}],
     "top-k": [{"name": "compress", "sparsify": {"name": "top-k", "fraction": 0.1}, "quantise": "float16"}],
     "random-k": [
         {
@@ -45,7 +46,7 @@ FILTERS = {
         },
     ],
 }
-ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fednova", "fedbuff", "fedper", "krum"]
+ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fedac", "fednova", "fedbuff", "fedper", "krum"]
 CASES = pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 
 

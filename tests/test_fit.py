@@ -1,5 +1,6 @@
 """Fits over several owners against statsmodels and scikit-learn on the pooled rows."""
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ def compare(found: FittedModel, reference: Any, names: dict[str, str]) -> None:
     assert len(found.answer["terms"]) == len(reference.params)
 
 
+CATEGORIES = {f"ward[{ward}]": f"C(ward)[T.{ward}]" for ward in "bcd"} | {"sex[m]": "C(sex)[T.m]"}
 WARDS = {f"ward[{ward}]": f"C(ward)[T.{ward}]" for ward in "bcd"}
 
 
@@ -319,3 +321,69 @@ def test_rows_to_predict_must_have_the_columns_and_known_levels(frame: pd.DataFr
         found.predict([{"age": 1.0, "ward": "z"}])
     assert found.predict([{"age": 50.0, "ward": "e"}]).shape == (1,)
     assert "std. error" in found.summary()
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+def test_rows_with_a_combination_that_few_have_are_left_out(frame: pd.DataFrame, model: str) -> None:
+    """XᵀX counts the rows that have two levels, which must not be few, though each level has many."""
+    rows = frame.dropna()
+    both = rows[(rows.ward == "b") & (rows.sex == "m")].index
+    few, kept = rows.drop(both[3:]), rows.drop(both)
+    formula = "cost ~ age + ward + sex" if model == "linear" else "died ~ age + ward + sex"
+    found = fitted(few, 2, model=model, formula=formula)
+    assert found.answer["rare"] == 1
+    assert found.rows == len(kept)
+    assert "combinations of values" in found.summary()
+    kept = kept.assign(died=(kept.died == "yes").astype(float))
+    of = smf.ols if model == "linear" else smf.logit
+    compare(found, of(formula.replace("ward", "C(ward)").replace("sex", "C(sex)"), kept).fit(), CATEGORIES)
+    seen = watched(few, FitQuestion(table="stays", model=model, formula=formula))
+    size = len(found.answer["terms"])
+    gram = next(opened for step, opened in seen if isinstance(step, Sum) and step.label.startswith("XᵀX"))
+    entries = np.array([int(each) for each in gram], float) * len(kept) / int(gram[0])
+    named = [name["term"] for name in found.answer["terms"]]
+    width = size + (model == "linear")
+    at = {pair: place for place, pair in enumerate(zip(*np.triu_indices(width), strict=True))}
+    assert entries[at[named.index("ward[b]"), named.index("sex[m]")]] == 0
+
+
+def test_a_level_whose_combinations_are_all_rare_joins_another(frame: pd.DataFrame) -> None:
+    rows = frame.dropna()
+    burnt = rows[rows.ward == "d"]
+    some = pd.concat([burnt[burnt.sex == "f"].head(6), burnt[burnt.sex == "m"].head(6)])
+    few = pd.concat([rows[rows.ward != "d"], some])
+    found = fitted(few, 2, model="linear", formula="cost ~ age + ward + sex")
+    assert (found.rows, found.answer["rare"], found.answer["pooled"]) == (len(few), 0, ["ward[e]", "ward[d]"])
+    merged = few.assign(ward=few.ward.replace("d", "a"))
+    compare(found, smf.ols("cost ~ age + C(ward) + C(sex)", merged).fit(), CATEGORIES)
+
+
+def test_no_cluster_can_be_worked_out_from_what_is_left(frame: pd.DataFrame) -> None:
+    """One row far from all others makes a cell of its own, which the total less all other cells would tell."""
+    few = frame.dropna().copy()
+    few.loc[few.index[0], ["age", "dose", "year"]] = [0.0, 50.0, 1990.0]
+    seen = watched(few, FitQuestion(table="stays", model="kmeans", columns=("age", "dose", "year"), clusters=3))
+    told = 0
+    for step, opened in seen:
+        if isinstance(step, Sum) and step.label.startswith("sums, cells"):
+            left = len(few) - sum(int(size) for size in opened[:: 3 + 2])
+            assert left == 0 or left >= MINIMUM
+            told += left > 0
+    assert told
+
+
+def test_the_margin_of_two_steps_differs_by_enough_rows_or_the_search_ends(frame: pd.DataFrame) -> None:
+    rows = frame.dropna().copy()
+    chance = np.random.default_rng(2).uniform(size=len(rows))
+    rows["died"] = np.where((rows.age > 55) ^ (chance < 0.05), "yes", "no")
+    seen = watched(rows, FitQuestion(table="stays", model="svm", formula="died ~ age + dose", features=20))
+    sums = [opened for step, opened in seen if isinstance(step, Sum) and "inside the margin" in step.label]
+    size = 20 + 1
+    last = size * (size + 1) // 2 - 1  # the constant's own square: how many rows are inside
+    scale = len(rows) / int(sums[0][last])
+    inside = [round(int(each[last]) * scale) for each in sums]
+    assert len(inside) > 2
+    assert all(abs(one - other) >= MINIMUM for one, other in combinations(inside, 2))
+    final, _ = [(step, opened) for step, opened in seen if isinstance(step, Compare)][-1]
+    assert len(final.thresholds) == 1 + len(inside)  # against every step that was summed
+    assert (final.thresholds == MINIMUM).all()

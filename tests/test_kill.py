@@ -59,7 +59,8 @@ def settled(folder: Path) -> dict[str, object]:
     return files
 
 
-@pytest.mark.parametrize("algorithm", ["fedprof", pytest.param("fedavg", marks=pytest.mark.slow(part="kills"))])
+@pytest.mark.slow(part="kills")
+@pytest.mark.parametrize("algorithm", ["fedprof", "fedavg"])
 def test_killed_at_any_moment_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     common = ("run", "demo", "--algorithm", algorithm, "--rounds", "400", "--seed", "3")
     whole, broken = tmp_path / "whole", tmp_path / "broken"

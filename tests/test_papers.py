@@ -19,10 +19,10 @@ from winnow.learn.algorithm import Recipe
 from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, plan_reproduction, read_lines, write_html_page
 from winnow.papers.energy_of_all_selected import wh_of_all_selected
 from winnow.papers.fedprof import TABLE2, TABLE3
-from winnow.papers.fedprof.package_files import read_package_toml
 from winnow.papers.fedprof.profiling_overhead import OVERHEAD_CASES, profiling_overhead
-from winnow.papers.normality import describe
-from winnow.papers.result_lines import SelectionCounts, lines_by_key
+from winnow.papers.fedprof.read_bundled_toml import read_package_toml
+from winnow.papers.normality_measures import describe
+from winnow.papers.result_json_lines import SelectionCounts, lines_by_key
 from winnow.papers.results_page import write_markdown_page
 from winnow.runs import RunFolder
 

@@ -17,9 +17,9 @@ from winnow.papers import (
     write_html_page,
     write_markdown_page,
 )
-from winnow.papers.result_lines import ResultLine, lines_by_key
+from winnow.papers.result_json_lines import ResultLine, lines_by_key
 from winnow.papers.secagg import CIFAR10, MNIST, PERIODS
-from winnow.papers.secagg.compression_codes import UNCOMPRESSED, plain_product_code, product_code
+from winnow.papers.secagg.compared_compressions import UNCOMPRESSED, plain_product_code, product_code
 from winnow.papers.secagg.tradeoff_figure import LAST_ROUNDS, accuracy_difference, final_accuracy
 
 PAPER = PAPERS["secagg"]

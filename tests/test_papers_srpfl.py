@@ -19,7 +19,7 @@ from winnow.papers import (
     write_html_page,
     write_lines,
 )
-from winnow.papers.result_lines import linear_case_result_lines, lines_by_key
+from winnow.papers.result_json_lines import linear_case_result_lines, lines_by_key
 from winnow.papers.srpfl import DATA_CASES, FIGURES
 from winnow.papers.srpfl.linear_figure import LinearFigure, fit_ratios
 from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, elapsed_seconds, mean_speedup
@@ -47,6 +47,7 @@ def page_of(lines: list[RunResultLine | LinearCaseResultLine]) -> str:
     return unescape(write_html_page(Path("page.html"), PAPER, lines_by_key(lines)).read_text())
 
 
+@pytest.mark.slow(part="papers")
 def test_a_figure_is_run_on_one_clock_and_shown_for_three(capsys):
     done = call(capsys, "reproduce", "srpfl", "fig3-small", "--seeds", 1, "--rounds", 2, *TINY, "--quiet")
     assert done.code == 0, done.err

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def round_events(number: int, score: float, rng: np.random.Generator) -> list[An
     ]  # fmt: skip
 
 
-def run_toy(path: Path, pause: float = 0.0) -> None:
+def run_toy(path: Path) -> None:
     """Begin or take up the toy run and bring it to its end."""
     folder, snapshot = RunFolder.resume(path) if (path / "run.json").exists() else (create(path), None)
     with folder:
@@ -91,7 +90,6 @@ def run_toy(path: Path, pause: float = 0.0) -> None:
         while toy.round < ROUNDS:
             for event in toy.play():
                 folder.record(event)
-                time.sleep(pause)
             if toy.round % CHECKPOINT_EVERY == 0:
                 folder.checkpoint(toy.snapshot(), toy.models())
         folder.checkpoint(toy.snapshot(), toy.models())
@@ -426,12 +424,17 @@ def test_a_line_still_being_written_is_not_read(tmp_path: Path) -> None:
 # Kills -------------------------------------------------------------------------------------------------------------
 
 
-def in_a_process(action: Callable[[], None], *, kill_after: float | None = None) -> int:
-    """Run it in a process of its own, which is killed after so many seconds; returns the exit code."""
-    process = forked.Process(target=action)
+def in_a_process(action: Callable[[], None], *, kill_after: float = 0.0) -> int:
+    """Run it in a process of its own, which the kernel ends once it has used so many seconds of a processor: seconds of
+    a clock would be no time at all on a busy machine. 0 is never. Returns the exit code.
+    """
+
+    def timed() -> None:
+        signal.setitimer(signal.ITIMER_PROF, kill_after)
+        action()
+
+    process = forked.Process(target=timed)
     process.start()
-    process.join(kill_after)
-    process.kill()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
@@ -440,10 +443,12 @@ def in_a_process(action: Callable[[], None], *, kill_after: float | None = None)
 def test_kills_at_random_moments_leave_no_trace(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     moments = random.Random(4)
     kills = 0
-    for attempt in range(3):
-        path = tmp_path / str(attempt)
-        while in_a_process(lambda path=path: run_toy(path, 0.002), kill_after=moments.uniform(0.0, 0.12)) != 0:
+    for attempt in range(8):
+        path, longest = tmp_path / str(attempt), 0.01
+        while code := in_a_process(lambda path=path: run_toy(path), kill_after=moments.uniform(0.001, longest)):
+            assert code == -signal.SIGPROF
             kills += 1
+            longest *= 1.1  # so that it comes to an end wherever a checkpoint takes longer than that
         assert contents(path) == uninterrupted
     assert kills >= 5
 

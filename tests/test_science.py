@@ -32,6 +32,7 @@ def invitations_by_condition(result: Result) -> dict[str, float]:
     return {label: float(counts[of_client == index].mean()) for index, label in enumerate(labels)}
 
 
+@pytest.mark.slow(part="science")
 def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) -> None:
     """Table 1 of the paper: 47.7 minutes and 4.59 Wh for 82 rounds of 10 clients, so 35 s a round, 20 J a client."""
     needs(data_directory, "gas_turbine")
@@ -44,6 +45,7 @@ def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) 
     assert np.mean(joules) == pytest.approx(20, abs=2)
 
 
+@pytest.mark.slow(part="science")
 def test_polluted_sensors_are_hardly_invited(data_directory: Path) -> None:
     needs(data_directory, "gas_turbine")
     invited = invitations_by_condition(run("gas-turbine", data_directory, "fedprof", 0, 40))

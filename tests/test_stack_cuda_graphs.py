@@ -15,6 +15,7 @@ from winnow.core import RoundFinished
 from winnow.experiment import build_simulation
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
+from winnow.learn.accelerated_sgd import AcceleratedSgd
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import (
@@ -115,6 +116,42 @@ def test_the_end_of_a_model_is_trained_by_graphs_that_are_kept(name: str, head: 
         trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
     for key, expected in trained[0].items():
         torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize("conditions", ["I", "II"])
+def test_sequences_that_are_sent_come_back_from_graphs(conditions: str) -> None:
+    """Accelerated steps begin with the w and ag that they are given, clients with unequal steps."""
+    plain = build_model(ModelSettings.members["mlp"](), CASES["mlp"], 10, 0).double()
+    local = AcceleratedSgd(epochs=2, batch_size=8, learning_rate=RATE, mu=0.5, conditions=conditions, weight_decay=RATE)
+    trained = []
+    for device, force in (("cpu", "loop"), ("cuda", "stacked")):
+        model, data = copy.deepcopy(plain).to(device), ragged(CASES["mlp"], device)
+        execution = choose_execution(model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force)
+        ag = model_state(model)
+        for number in (1, 2):  # the second round replays what the first one captured, from another w
+            w = {key: tensor * (1 + number / 4) for key, tensor in ag.items()}
+            begin = {key: local.query_point(w[key], ag[key]).unsqueeze(0) for key in ag}
+            slots = tuple({key: tensor.unsqueeze(0) for key, tensor in slot.items()} for slot in (w, ag))
+            start = LocalStart(states=begin, slots=slots)
+            result = train(execution, start, local, data, np.array([3, 0, 2, 4, 1]), round=number, seed=0)
+        trained.append([{k: t.cpu() for k, t in part.items()} for part in (result.states, *result.slots)])
+    assert len(trained[0]) == len(trained[1]) == 3
+    for expected, found in zip(*trained, strict=True):
+        for key, tensor in expected.items():
+            torch.testing.assert_close(found[key], tensor, rtol=1e-5, atol=1e-7, msg=key)
+
+
+@pytest.mark.parametrize("algorithm", ["fedac", "fedaq", "fedcomgate"])
+def test_accelerated_and_quantised_rounds_equal_those_of_the_cpu(algorithm: str) -> None:
+    still = ("local.momentum=0.0",) if algorithm == "fedcomgate" else ()
+    trained = []
+    for device in ("cpu", "cuda"):
+        settings = experiment(f"engine.device={device}", "select.count=8", *still, "filters=[]", algorithm=algorithm)
+        ready = prepare_run(settings, RunInputs(dataset=blobs()))
+        log_of(ready)
+        trained.append(ready.training.model)
+    for name, tensor in trained[0].items():
+        torch.testing.assert_close(trained[1][name].cpu(), tensor, rtol=1e-3, atol=1e-4)
 
 
 def with_dropout() -> nn.Module:

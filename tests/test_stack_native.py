@@ -363,6 +363,7 @@ def test_it_can_be_switched_off() -> None:
     assert output == "stacked | \n"
 
 
+@pytest.mark.slow(part="executions")
 def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
     source = small_source(tmp_path)
     started = [python(BUILD, str(source), XDG_CACHE_HOME=str(tmp_path)) for _ in range(3)]

@@ -12,6 +12,7 @@ from cohort_training import train
 from test_stack_native import in_single_precision, pytestmark  # noqa: F401  # the mark skips where there is no compiler
 from test_stack_training import CROSS_ENTROPY, MODELS, SIZES, make_data, plain_optimiser
 from winnow.core import ModelError, stream
+from winnow.learn.accelerated_sgd import AcceleratedSgd
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.stack import (
     CohortTrainingResult,
@@ -178,3 +179,25 @@ def test_starts_for_other_clients_are_refused_in_one_line() -> None:
     plan = plan_batches(data, np.arange(len(SIZES)), LOCALS["sgd"], round=1, seed=1)
     with pytest.raises(ModelError, match="got 3 rows of parameters for 5 clients"):
         execution.run_plan(replace(local_start, gradient_offset=drift), LOCALS["sgd"], data, plan, rate=0.1)
+
+
+@pytest.mark.parametrize("execution", ["native", "stacked"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_accelerated_steps_start_from_slots_and_return_them(execution: ExecutionSetting, frozen: bool) -> None:
+    """Clients of different sizes, each with a w and an ag of its own, or with some parameters that stand still."""
+    make, shape = MODELS["mlp"]
+    model, data = make(), make_data(shape)
+    local = AcceleratedSgd(epochs=2, batch_size=4, learning_rate=0.05, mu=0.5, tau=6, weight_decay=0.01)
+    state = model_state(model)
+    w, ag, md = (moved(state, len(COHORT), seed) for seed in (1, 2, 3))
+    last = frozenset(list(state)[-2:])
+    start = LocalStart(states=md, trainable=last) if frozen else LocalStart(states=md, slots=(w, ag))
+    found, expected = (trained(model, start, data, COHORT, local, 2, how) for how in (execution, "loop"))
+    assert len(found.slots) == len(expected.slots) == (0 if frozen else 2)
+    for one, other in zip((found.states, *found.slots), (expected.states, *expected.slots), strict=True):
+        for name, tensor in one.items():
+            torch.testing.assert_close(tensor, other[name], rtol=1e-9, atol=1e-9)
+    if frozen:
+        assert all(torch.equal(found.states[name], md[name]) for name in state if name not in last)
+    else:
+        assert not any(torch.allclose(found.slots[0][name], w[name]) for name in w)

@@ -101,6 +101,22 @@ def test_a_constant_column_and_extreme_values() -> None:
     close(report["weight"].sd, rows["weight"].std(), "weight")
 
 
+@pytest.mark.parametrize(("lacking", "told"), [(0, True), (1, False), (9, False), (10, True)])
+def test_rows_that_lack_one_of_two_values_are_not_told_by_subtraction(lacking: int, told: bool) -> None:
+    """Their weights would be the sum of all weights less the sum over rows that have an age."""
+    rows = pooled_rows(400, 3, missing=0.0)
+    rows.loc[rows.index[:lacking], "age"] = np.nan
+    opened: list[tuple[str, Any]] = []
+    question = StatisticsQuestion(table="people", columns=("age", "weight"), correlation=True)
+    tables = divided(rows, 3, 1)
+    terms = merged(question, 3, tables[0].declaration)
+    report = StatisticsReport(run_plain(lambda: recorded(question.program(terms), opened), tables))
+    (moments,) = [values for label, values in opened if label == "moments"]
+    assert len(moments) == 4 + 5 * told
+    expected = pytest.approx(rows["age"].corr(rows["weight"]), abs=1e-6) if told else None
+    assert report.correlation["age"]["weight"] == expected
+
+
 def test_bins_follow_quantiles_and_edges_move_with_the_question() -> None:
     rows = pooled_rows(1500, 3, missing=0.0)
     tables = divided(rows, 3, 3)
@@ -182,7 +198,9 @@ def planted(seed: int) -> tuple[list[Any], dict[str, Any]]:
     rows.loc[rng.choice(len(rows), int(rng.integers(1, 10)), replace=False), "ward"] = "west"
     rows.loc[rng.choice(len(rows), int(rng.integers(1, 10)), replace=False), "age"] = np.nan
     question = {"by": ("sex",), "histograms": 6, "correlation": True, "per_owner": True}
-    question["tests"] = ("chi2:sex,ward", "anova:age,ward", "survival:age,died")
+    question["tests"] = ("chi2:sex,ward", "chi2:ward,sex", "anova:age,ward")
+    if seed % 2:
+        question |= {"histograms": 0, "tests": (*question["tests"], "survival:age,died")}
     return divided(rows, int(rng.integers(2, 6)), seed), question
 
 
@@ -197,7 +215,7 @@ def check_planted(seed: int) -> None:
     ]
     for column in answer["columns"].values():
         for cell in (column["all"], *column["groups"].values()):
-            parts = cell.get("histogram") or [*cell["counts"], cell["other"]]
+            parts = cell.get("histogram") or ([*cell["counts"], cell["other"]] if "counts" in cell else [])
             if cell["n"] is not None and None in parts:
                 assert cell["n"] - sum(part or 0 for part in parts) >= 10
         names = list(column["groups"])
@@ -234,7 +252,7 @@ def test_hidden_cells_cannot_be_worked_out_from_their_lines(seed: int) -> None:
     hidden = np.flatnonzero(np.isin(states, HIDDEN))
     known = np.setdiff1d(np.arange(len(full)), hidden)
     equations, values = [], []
-    for line in cells.lines()["column"]:
+    for line in cells.lines():
         signs = np.zeros(len(full))
         signs[line[:-1]], signs[line[-1]] = 1, -1
         equations.append(signs[hidden])
@@ -245,6 +263,18 @@ def test_hidden_cells_cannot_be_worked_out_from_their_lines(seed: int) -> None:
         ends = [linprog(sign * goal, A_eq=equations, b_eq=values, bounds=(0, None)) for sign in (1, -1)]
         low, high = ends[0].fun, -ends[1].fun if ends[1].status == 0 else np.inf
         assert high - low >= 1
+
+
+def test_a_small_group_hides_little_more_of_a_category_than_itself() -> None:
+    """Its cells are protected by other groups', and those by their own; most are told."""
+    counts = np.array([[100, 90, 3, 80], [110, 95, 4, 70]])
+    key = ("n", "smoker", "sex")
+    cells = CellIndex({key: CellTable(key=key, shape=counts.shape, count=lambda _: counts)})
+    states = run_plain(lambda: decide_cells(cells, 10, 20), divided(pooled_rows(20, 0), 1, 0))
+    hidden = np.isin(states, HIDDEN)[cells.places[key]].reshape(3, 5)
+    assert not hidden[-1, -1]
+    assert hidden[:, 2].all()
+    assert hidden.sum() <= 7
 
 
 def test_shares_give_the_plain_answer() -> None:
@@ -308,7 +338,8 @@ def test_noise_is_as_large_as_rho_demands() -> None:
 def test_a_report_as_object_json_and_page(tmp_path: Path) -> None:
     rows = pooled_rows(800, 11)
     settings = {"by": ("sex",), "histograms": 8, "correlation": True, "quantiles": (0.5,), "per_owner": True}
-    report = StatisticsReport(answer_of(divided(rows, 3, 11), tests=("survival:age,died",), **settings))
+    settings["columns"] = ("age", "weight", "ward", "died")
+    report = StatisticsReport(answer_of(divided(rows, 3, 11), tests=("survival:income,died",), **settings))
     assert json.loads(report.to_json()) == report.answer
     frame = report.to_frame()
     assert frame.loc[("age", "f"), "n"] == report["age"].groups["f"].n
@@ -372,6 +403,9 @@ def test_owners_that_forbid_are_named() -> None:
     noisy = QueryTerms(declaration=DECLARATION, allow=PERMISSIONS, noise_needed=True)
     with pytest.raises(ConfigError, match=r"clinic .*--epsilon"):
         merge_terms(question, {"ward": free, "clinic": noisy})
+    fit = read_question({"kind": "fit", "table": "people", "model": "linear", "formula": "age ~ weight"})
+    with pytest.raises(ConfigError, match="with noise only; only statistics can have it"):
+        merge_terms(fit, {"ward": free, "clinic": noisy})
 
 
 def test_too_few_rows() -> None:

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from table_rows import COLUMNS, a_row, days, expected
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.parse_table import parse_table
+from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows, read_site_table
 from winnow.core import DataError
 

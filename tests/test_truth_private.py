@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crowd import Change, crowd_set, lying, made_up, made_up_numbers, run, terms_of
 from winnow.analytics.truth.answer_arrays import AnswerArrays
-from winnow.analytics.truth.truth_methods import METHODS, Estimate, discover_plainly
+from winnow.analytics.truth.truth_methods import METHODS, TruthEstimate, discover_plainly
 from winnow.analytics.truth.truth_report import make_report
 from winnow.analytics.truth.truth_simulation import discover_privately, simulate_participants
 from winnow.analytics.truth.truth_site import ADD, DEAL, own_vector
@@ -126,7 +126,7 @@ def confidence_with_kept_vectors(terms: TruthTerms, crowd: AnswerArrays, events:
             total = np.sum([*last.values()], axis=0) % P
             sums = from_fixed_point(total.astype(np.uint32), terms.bits).reshape(terms.items, -1)
             confidence = METHODS[terms.method_name].confidence(sums, np.zeros(0), estimate)
-            estimate = Estimate(confidence=confidence, shared=np.zeros(0))
+            estimate = TruthEstimate(confidence=confidence, shared=np.zeros(0))
     assert estimate is not None
     return estimate.confidence
 

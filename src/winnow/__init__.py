@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
-    from winnow.questions import fit, intersect, load_fit, stats, truth
+    from winnow.questions import fit, intersect, load_fit, query, stats, truth
 
     __version__: str
 
@@ -40,6 +40,7 @@ __all__ = [
     "intersect",
     "load",
     "load_fit",
+    "query",
     "run",
     "run_workflow",
     "stats",
@@ -62,6 +63,7 @@ _HOMES = {
     "intersect": "winnow.questions",
     "load": "winnow.api",
     "load_fit": "winnow.questions",
+    "query": "winnow.questions",
     "run": "winnow.api",
     "stats": "winnow.questions",
     "truth": "winnow.questions",

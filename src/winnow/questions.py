@@ -10,6 +10,7 @@ from winnow.core import AnyEvent, ConfigError
 if TYPE_CHECKING:
     from winnow.analytics.fit.fitted_model import FittedModel
     from winnow.analytics.question import Answer, Question
+    from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.analytics.truth.truth_report import TruthReport
 
@@ -134,6 +135,47 @@ def intersect(
     answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
     size: int | None = answer["size"]
     return size
+
+
+def query(
+    sql: str,
+    federation: str | Path | None = None,
+    *,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+) -> "QueryAnswer":
+    """The answer to a SELECT statement about a table whose rows several owners hold.
+
+    sql         in DuckDB's dialect: aggregates, GROUP BY, HAVING, ORDER BY; docs/query.md has the grammar
+    federation  a federation file with simulated owners; default federation.toml
+    kit         your kit: the statement goes to the owners of a real federation
+    epsilon     answer with noise, differentially private
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+
+    given = {"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta}
+    question = read_question({key: value for key, value in given.items() if value is not None})
+    return QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def explain_statement(sql: str, federation: str | Path | None = None, *, epsilon: float | None = None) -> str:
+    """What a statement would make the owners in a federation file do, and who would learn what. Nobody is asked."""
+    from winnow.analytics.question import merge_terms, read_question  # noqa: PLC0415
+    from winnow.analytics.simulate import simulated_terms  # noqa: PLC0415 - needs the extra `query`
+    from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
+    from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+    from winnow.analytics.tables.federation_file import load_federation  # noqa: PLC0415
+
+    question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
+    table = load_federation(Path(federation or FEDERATION_FILE)).table(question.table)
+    terms = {name: simulated_terms(question, table, read()) for name, read in table.owners.items()}
+    merged = merge_terms(question, terms)
+    plan = make_query_plan(sql, question.table, merged.declaration)
+    return "\n".join(explain_query(plan, len(merged.owners), merged.minimum, epsilon))
 
 
 def truth(

@@ -1,18 +1,21 @@
 """Server and agents in one: starts the real processes of a job and carries messages between them, without a network."""
 
+import atexit
+import os
 import shutil
-import socket
-import subprocess
-import sys
+import tempfile
 import threading
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from winnow.deploy.client.local_federation import FORK_SERVER_SOCKET, _start_fork_server
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.jobs.client_statement_signatures import statement_bytes, submission_id
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
 from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
@@ -42,28 +45,44 @@ from winnow.deploy.jobs.ipc_messages import (
     WithdrawTasks,
     WorkerLogLine,
 )
-from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
 from winnow.deploy.jobs.snapshot_file import load_snapshot
+from winnow.deploy.sandbox.child_entry_point import LaunchSpec
+from winnow.deploy.sandbox.isolation import ProcessLimits, environment
+from winnow.deploy.sandbox.job_process import Process, fork_from, start_new
 from winnow.deploy.trust.signed_documents import ALGORITHM
 
 
-def start(module: str, incoming: Any) -> tuple[subprocess.Popen[bytes], Channel[Any]]:
-    ours, theirs = socket.socketpair()
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"winnow.deploy.jobs.{module}", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+@cache
+def fork_server() -> Path:
+    """A process that has loaded torch and forks the jobs' processes: to load it takes longer than most of them run."""
+    folder = Path(tempfile.mkdtemp(prefix="winnow-broker-"))
+    process = _start_fork_server(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(process.kill)
+    return folder / FORK_SERVER_SOCKET
+
+
+def start(module: str, incoming: Any, folder: Path, *, forked: bool) -> tuple[Process, Channel[Any]]:
+    limits = ProcessLimits(memory_mb=8_000, cpus=sorted(os.sched_getaffinity(0)))
+    spec = LaunchSpec(
+        limits=limits,
+        program=f"winnow.deploy.jobs.{module}",
+        folder=str(folder),
+        log=str(folder / f"{module}.log"),
+        environment=environment(folder, limits, shared_cache=True),
     )
-    theirs.close()
+    process, ours = fork_from(fork_server(), spec) if forked else start_new(spec)
     return process, Channel(ours, incoming)
 
 
 class SiteStub:
     """A site's agent without policy, disk or network: one worker, a key, replies and what clients keep in memory."""
 
-    def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path) -> None:
+    def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path, *, forked: bool = True) -> None:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
         self.notes: list[str] = []
-        self.process, self.channel = start("worker", FromWorker)
+        self.process, self.channel = start("worker", FromWorker, folder, forked=forked)
         self.channel.send(PrepareJob(job="job", folder=str(folder), bundle=str(bundle), data=data))
         self.ready = self.heard()
         self.key = ec.generate_private_key(ec.SECP256R1())
@@ -114,10 +133,21 @@ class SiteStub:
 
 
 class Broker:
-    """Runs a job from its start or its last committed round; `stop_after` halts the runner once a round stands."""
+    """Runs a job from its start or its last committed round; `stop_after` halts the runner once a round stands.
 
-    def __init__(self, config: str, site_data: list[dict[str, Any]], server_data: dict[str, Any], folder: Path) -> None:
-        self.folder = folder
+    Processes that are not `forked` start with nothing loaded.
+    """
+
+    def __init__(
+        self,
+        config: str,
+        site_data: list[dict[str, Any]],
+        server_data: dict[str, Any],
+        folder: Path,
+        *,
+        forked: bool = True,
+    ) -> None:
+        self.folder, self.forked = folder, forked
         folder.mkdir(parents=True, exist_ok=True)
         self.bundle = folder / "bundle"
         self.bundle.write_bytes(write_bundle(Bundle(config=config)))
@@ -137,7 +167,7 @@ class Broker:
         if self.sites:
             return
         self.sites = [
-            SiteStub(f"site-{i}", self.bundle, data, self.folder / f"site-{i}")
+            SiteStub(f"site-{i}", self.bundle, data, self.folder / f"site-{i}", forked=self.forked)
             for i, data in enumerate(self.site_data, start=1)
         ]
 
@@ -165,7 +195,7 @@ class Broker:
         job.mkdir(exist_ok=True)
         events = self.folder / "events.jsonl"
         events.write_text("".join(f"{line}\n" for line in self.lines))
-        runner, channel = start("runner", FromRunner)
+        runner, channel = start("runner", FromRunner, job, forked=self.forked)
         channel.send(
             StartJob(
                 job="job",

@@ -25,7 +25,6 @@ from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.project_file import Project
 from winnow.deploy.trust.signing import sign
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import encode
@@ -57,6 +56,7 @@ from winnow.deploy.wire.messages import (
     WireTask,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link

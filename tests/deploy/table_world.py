@@ -14,7 +14,7 @@ import numpy as np
 from waiting import eventually
 from winnow.analytics.question import MergedTerms, QueryTerms, Question, merge_terms
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.parse_table import parse_table
+from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.local_federation import free_port, start_process
@@ -102,9 +102,9 @@ class TableWorld:
 
     def terms(self, question: Question, **changes: object) -> MergedTerms:
         """What all sites' terms come to, worked out here."""
+        allow = ("statistics", "correlation", "fit")
         own = {
-            site: QueryTerms(declaration=self.table(site).declaration, allow=("statistics", "correlation"), **changes)
-            for site in self.sites
+            site: QueryTerms(declaration=self.table(site).declaration, allow=allow, **changes) for site in self.sites
         }
         return merge_terms(question, own)
 

@@ -123,6 +123,7 @@ def test_fedprof_gives_the_simulations_model_bit_for_bit(me: Connection, tmp_pat
     assert view.summary().best == RunFolder.open(tmp_path / "simulated").summary().best
 
 
+@pytest.mark.slow(part="deploy")
 def test_other_executions_give_it_within_rounding(me: Connection, tmp_path: Path) -> None:
     run_experiment(resolve("demo", sets=SETS, seed=5, rounds=1), out=tmp_path / "simulated")
     job = me.submit("demo", sets=SETS, seed=5, rounds=1, min_sites=2)

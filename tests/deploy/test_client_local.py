@@ -50,7 +50,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow(part="deploy"))])
 def test_an_interrupt_leaves_no_process_and_no_folder(ending: signal.Signals, tmp_path: Path) -> None:
     running = begun(tmp_path, "demo", "--rounds", "500", "--set", "data.clients=6", "--out", "run")
     temporary = tmp_path / "temporary"
@@ -97,6 +97,7 @@ winnow.run("demo", data="digits", clients=4, rounds=1, engine={"execution": "loo
 """
 
 
+@pytest.mark.slow(part="deploy")
 def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

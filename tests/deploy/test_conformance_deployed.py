@@ -58,8 +58,12 @@ def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) 
 
 
 def settings(algorithm: str) -> Experiment:
-    """Clients differ in speed, which decides whom some algorithms select or wait for."""
-    return experiment("engine.execution=loop", "fleet.name=exponential", algorithm=algorithm)
+    """Clients differ in speed, which decides whom some algorithms select or wait for.
+
+    Sites round at random by chance of their own; so here those that quantise round to the nearest.
+    """
+    nearest = ["filters=[{name = 'compress', quantise = 'min-max'}]"] if Recipe.known[algorithm].filters else []
+    return experiment("engine.execution=loop", "fleet.name=exponential", *nearest, algorithm=algorithm)
 
 
 @cache

@@ -23,6 +23,7 @@ def world(request: pytest.FixtureRequest, postgres: str, tmp_path: Path) -> Iter
         made.close()
 
 
+@pytest.mark.slow(part="kills")
 @pytest.mark.parametrize("world", [2], indirect=True)
 def test_a_job_goes_on_when_its_leader_hangs_and_when_it_is_killed(world: World) -> None:
     with world.running():

@@ -220,6 +220,7 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
 # A site that lies, between real processes -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow(part="attacks")
 def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = local_federation.start_process
 

@@ -10,9 +10,13 @@ import pytest
 from table_world import NOISE_RULE, RULE, SECTION, TableWorld, running, stays
 
 from command_line import call
+from waiting import eventually
+from winnow.analytics.fit.fit_question import FitQuestion
+from winnow.analytics.intersect.intersect_question import IntersectQuestion
 from winnow.analytics.program import run_plain
+from winnow.analytics.question import Question
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
-from winnow.core import ConfigError, RunError
+from winnow.core import AnyEvent, ConfigError, RoundFinished, RunError
 from winnow.deploy.client.connection import Connection
 from winnow.runs import RunFolder
 
@@ -22,15 +26,26 @@ BEDS = """
 file = "stays.csv"
 columns = { age = { level = "protected", bounds = [0, %d] } }
 """
+PEOPLE = """
+[tables.people]
+file = "people.csv"
+columns = { id = { level = "private", key = true, type = "text" } }
+"""
 deployed = pytest.mark.slow(part="deploy")
+
+
+def people(number: int) -> list[str]:
+    return [f"p{place}" for place in range(15 * number, 15 * number + 40)]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> TableWorld:
     world = TableWorld(tmp_path_factory.mktemp("tables"), SITES)
     for number, site in enumerate(SITES):
-        world.configure(site, stays(number), SECTION + BEDS % (120 if site == "west" else 110))
-    world.allow(RULE.replace('["stays"]', '["stays", "beds"]'))
+        tables = SECTION + BEDS % (120 if site == "west" else 110) + PEOPLE
+        world.configure(site, stays(number), 'results = "found"\n' + tables)
+        (world.kit(site) / "people.csv").write_text("\n".join(["id", *people(number)]) + "\n")
+    world.allow(RULE.replace('["stays"]', '["stays", "beds", "people"]').replace('"correlation"', '"fit", "match"'))
     return world
 
 
@@ -40,7 +55,7 @@ def connection(world: TableWorld) -> Iterator[Connection]:
         yield connection
 
 
-def pooled(world: TableWorld, question: StatisticsQuestion) -> object:
+def pooled(world: TableWorld, question: Question) -> object:
     terms = world.terms(question)
     return run_plain(lambda: question.program(terms), [world.table(site) for site in terms.owners])
 
@@ -54,6 +69,28 @@ def test_the_answer_is_that_of_the_pooled_rows(world: TableWorld, connection: Co
     assert (kinds.count("answered"), "released" in kinds) == (1, True)
     assert json.loads((tmp_path / "run" / "answer.json").read_bytes()) == answer.values
     assert RunFolder.open(tmp_path / "run").label.kind == "statistics"
+
+
+@deployed
+def test_a_fit_is_that_of_the_pooled_rows(world: TableWorld, connection: Connection) -> None:
+    question = FitQuestion(table="stays", model="linear", formula="cost ~ age + ward")
+    assert connection.ask(question).values == pooled(world, question)
+
+
+@deployed
+def test_sites_keep_the_keys_that_they_have_in_common(world: TableWorld, connection: Connection) -> None:
+    question = IntersectQuestion(table="people", key="id", between=("west", "north"))
+    assert connection.ask(question, owners=("west", "north")).values["size"] == 25
+    common = sorted({*people(2)} & {*people(1)})
+
+    def kept(site: str) -> list[list[str]]:
+        return [file.read_text().split() for file in (world.kit(site) / "found").glob("*/common.txt")]
+
+    eventually(lambda: kept("west") == [common], "the asking site keeps what it found")
+    assert kept("north") == []  # it did not share
+    told = b"".join(path.read_bytes() for path in world.kit("server").rglob("*") if path.is_file())
+    assert told
+    assert not [key for key in common if key.encode() in told]
 
 
 @deployed
@@ -102,5 +139,36 @@ def test_an_owner_that_does_not_answer_is_named(world: TableWorld, connection: C
             connection.ask(StatisticsQuestion(table="stays"), timeout=5)
     finally:
         os.kill(silent, signal.SIGCONT)
+    eventually(lambda: all(site.connected for site in connection.sites()))
+    try:
+        with pytest.raises(RunError, match="west"):
+            connection.ask(
+                StatisticsQuestion(table="stays"), timeout=5, on_event=lambda event: os.kill(silent, signal.SIGSTOP)
+            )
+    finally:
+        os.kill(silent, signal.SIGCONT)
+    assert connection.jobs()[-1].status in ("aborted", "failed")
     answer = connection.ask(StatisticsQuestion(table="stays", columns=("age",)), owners=("east", "north"))
     assert answer.owners == ("east", "north")
+
+
+@deployed
+def test_a_helper_computes_for_two_owners_where_its_policy_says_so(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path, ("east", "north", "trusted"))
+    world.configure("trusted", "", "", "helper = true\n")
+    question = StatisticsQuestion(table="stays", by=("ward",))
+    computed: set[tuple[int, ...]] = set()
+
+    def on_event(event: AnyEvent) -> None:
+        if isinstance(event, RoundFinished):
+            computed.add(tuple(sorted(event.aggregated)))
+
+    with running(world) as connection:
+        answer = connection.ask(question, owners=("east", "north", "trusted"), on_event=on_event)
+        world.sites = ("east", "north")
+        assert answer.values == pooled(world, question)
+        assert answer.owners == ("east", "north")
+        assert computed == {(0, 1, 2)}
+        world.allow("helper = false\n", "trusted")
+        with pytest.raises(RunError, match=r"^trusted refuses: lead ana of Institute may not ask questions here$"):
+            connection.ask(question, owners=("east", "north", "trusted"))

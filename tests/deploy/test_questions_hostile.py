@@ -167,7 +167,9 @@ def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Ask
         assert changed.failure == "the server's list of terms has not those of this owner"
         invented = [*alone(terms), Statement(client=1, owner="plant-b", terms=terms)]
         refused = server.step("six", invented).failure
-        assert refused == "step 1 of this question was begun with other owners, terms or results"
+        assert refused == "client 1 belongs to no site of this job with a valid certificate"
+        renamed = server.step("six and a half", [Statement(client=0, owner="plant-b", terms=terms)]).failure
+        assert renamed == "the server calls client 0 plant-b; it is another site"
         late = server.step("seven", alone(terms), round=2)
         assert late.failure == "the server asks for step 2; this owner's next one is 1"
     server.script.sessions, server.script.outstanding, server.script.orders = 0, [], []

@@ -19,11 +19,11 @@ from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.submit_question import DeployedAnswer
 from winnow.deploy.jobs.bundle_format import read_bundle
-from winnow.deploy.jobs.signed_statements import submission_id
+from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.noise_secret import noise_seed
 from winnow.deploy.site.state_store import SiteStateStore
-from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.learn.secure_randomness import secure_generator
 from winnow.privacy.concentrated_privacy import rho_of
 

@@ -12,6 +12,12 @@ from siting import Script, World, agent_at, deploy, serving, task
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
+from winnow.deploy.jobs.client_statement_signatures import (
+    KEEPER_NUMBER,
+    statement_bytes,
+    submission_id,
+    verify_statement,
+)
 from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
@@ -22,7 +28,6 @@ from winnow.deploy.jobs.ipc_messages import (
     SignResponse,
 )
 from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
-from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, submission_id, verify_statement
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.kit import Kit

@@ -24,7 +24,7 @@ from serving import (
 
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
-from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import FollowLog, GetStatus
 from winnow.deploy.wire.transport_registry import open_link
 
@@ -72,9 +72,17 @@ def check_standby(pair: Pair, leader: str) -> None:
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
     link = open_link(where[standby], tls(pair.person.kit))
-    with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
-        link.call(GetStatus())
-    assert (refused.value.leader, refused.value.retry) == (where[leader], True)
+
+    def refusal() -> str:
+        try:
+            with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
+                link.call(GetStatus())
+        except UnreachableError:  # it is still starting
+            return ""
+        assert refused.value.retry
+        return refused.value.leader
+
+    assert eventually(refusal, "the standby never answered") == where[leader]
     link.close()
 
 

@@ -23,6 +23,8 @@ from winnow.deploy.wire.messages import FollowLog, GetJobResult
 
 ROUNDS = 8
 
+SLOW = pytest.mark.slow(part="kills")
+
 
 class OneServer:
     """A server on SQLite whose job has committed some rounds, and which was killed then."""
@@ -97,7 +99,14 @@ def change_the_bundle(one: OneServer) -> str:
 
 
 @pytest.mark.parametrize(
-    "damage", [change_a_line, lose_a_line, change_the_configuration, change_the_checkpoint, change_the_bundle]
+    "damage",
+    [
+        change_a_line,
+        change_the_checkpoint,
+        pytest.param(lose_a_line, marks=SLOW),
+        pytest.param(change_the_configuration, marks=SLOW),
+        pytest.param(change_the_bundle, marks=SLOW),
+    ],
 )
 def test_a_job_does_not_go_on_from_a_damaged_record(one: OneServer, damage: Callable[[OneServer], str]) -> None:
     one.submit_and_kill()

@@ -3,14 +3,15 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.jobs.ipc_messages import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
-from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
+from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE, LaunchSpec
 from winnow.deploy.sandbox.isolation import LIBRARY_MEMORY_MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
-from winnow.deploy.sandbox.job_process import IdleProcess
+from winnow.deploy.sandbox.job_process import IdleProcess, JobProcess
 from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.warm_runner import WarmRunner
 
@@ -136,6 +137,30 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     assert f"every thread is fenced: {fenced}" in lines
     assert f"memory {1024 + LIBRARY_MEMORY_MB}" in lines
     assert f"works in {folder} {folder} {folder}" in lines
+
+
+def test_only_a_process_without_code_of_the_jobs_own_is_told_of_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are compiled kernels in it, which the next job's process loads."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    told: list[str | None] = []
+
+    def launch(spec: LaunchSpec) -> NoReturn:
+        told.append(spec.environment.get("XDG_CACHE_HOME"))
+        raise OSError("that is enough")
+
+    for sandbox in (None, Sandbox(read=[], write=[])):
+        with pytest.raises(OSError, match="enough"):
+            JobProcess(
+                folder=tmp_path / "job",
+                log=tmp_path / "log",
+                limits=ProcessLimits(cpus=[0], memory_mb=100),
+                sandbox=sandbox,
+                program=RUNNER_MODULE,
+                launch=launch,
+            )
+    assert told == [str(tmp_path / "cache"), None]
 
 
 async def kept(spare: WarmRunner) -> IdleProcess:

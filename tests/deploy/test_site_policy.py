@@ -15,9 +15,11 @@ import pytest
 from papers import a_project, provision
 from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task, wait_for
 
+from winnow.analytics.query_rules import NoiseBudget, QueryRule
 from winnow.deploy.jobs.bundle_format import read_bundle, write_bundle
 from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
 from winnow.deploy.trust.signing import DAY, sign
+from winnow.deploy.trust.site_policy import SiteQueryRule, SpendingLimit
 from winnow.deploy.wire.messages import Blob, DeployResult, Hello, Resources, Settle, StopJob, SubmitResult
 
 NUMBERS = count()
@@ -272,3 +274,15 @@ def test_a_table_is_trained_on_only_where_a_rule_names_it_and_never_by_custom_co
             script.tell(deploy(script, world.bundle(wanted, **{"mine.py": "x = 1"}), job="job-2"))
             wait_for(lambda: len(script.all_of(DeployResult)) == 2, "an answer")
             assert "is a table, which jobs with custom code cannot use" in script.all_of(DeployResult)[1].reason
+
+
+def test_a_federation_file_and_a_policy_have_the_same_keys_for_questions() -> None:
+    """A rule is tried in a simulation, and then copied."""
+    at_site = {field.name: field.default for field in msgspec.structs.fields(SiteQueryRule)}
+    simulated = {name: field.default for name, field in QueryRule.model_fields.items()}
+    assert at_site.keys() == simulated.keys()
+    same = ("minimum", "rows", "owners", "noise")
+    assert [at_site[name] for name in same] == [simulated[name] for name in same]
+    limit = {field.name: field.default for field in msgspec.structs.fields(SpendingLimit)}
+    assert limit.keys() == NoiseBudget.model_fields.keys()
+    assert limit["delta"] == NoiseBudget.model_fields["delta"].default

@@ -16,7 +16,7 @@ from test_site_check import PROJECT
 from command_line import call
 from table_rows import COLUMNS, a_row, expected
 from winnow.analytics.tables.compare_declarations import declaration_digest
-from winnow.analytics.tables.parse_table import parse_table
+from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows, read_site_table
 from winnow.core import ConfigError, DataError
 from winnow.deploy.site import self_check

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import StorageFullError, WireError
 from winnow.deploy.wire.messages import Blob
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 
 
 def named(data: bytes) -> Blob:
@@ -127,7 +127,7 @@ def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> No
 FULL = """
 import resource, sys
 from pathlib import Path
-from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.errors import StorageFullError
 from winnow.deploy.wire.messages import Blob
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

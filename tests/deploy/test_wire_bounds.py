@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from wiring import papers, serving, SpoolService
 from winnow.deploy.wire.transport_registry import open_link
-from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.messages import AbortJob
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob

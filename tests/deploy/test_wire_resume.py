@@ -11,12 +11,12 @@ from wiring import SpoolService, papers, serving
 
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.in_memory_transport import MemoryServer
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, UploadedSize
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import ServerLink
 from winnow.deploy.wire.transport_registry import open_link
 

@@ -10,10 +10,10 @@ from chaos_proxy import unsteady
 from wiring import SpoolService, papers, serving
 
 from winnow.deploy.wire.atomic_files import CHUNK
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import UnreachableError
 from winnow.deploy.wire.messages import AbortJob, Acknowledgement, Blob, GetStatus, PutBlob
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_registry import open_link
 
 SOON = 20.0

@@ -14,7 +14,6 @@ from wiring import SpoolService, papers, serving
 from winnow.core import ConfigError
 from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
 from winnow.deploy.wire.messages import (
@@ -32,6 +31,7 @@ from winnow.deploy.wire.messages import (
     UploadedSize,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import ServerLink, Tls, TransportServer
 from winnow.deploy.wire.transport_registry import TRANSPORTS, open_link
 

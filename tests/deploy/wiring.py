@@ -16,7 +16,6 @@ from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.project_file import ProjectServer as ServerParty
 from winnow.deploy.trust.project_file import ProjectSite as SiteParty
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
@@ -37,6 +36,7 @@ from winnow.deploy.wire.messages import (
     Response,
     UploadedSize,
 )
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import Tls, TransportServer
 
 

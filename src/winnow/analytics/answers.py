@@ -1,11 +1,14 @@
 """Answers to questions, read back from a run folder: as text and as a page."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from winnow.analytics.question import Answer
+from winnow.core import RunError, WinnowError
 from winnow.runs.atomic_write import write_text_atomically
 
 if TYPE_CHECKING:
@@ -15,6 +18,18 @@ if TYPE_CHECKING:
 PAGE_COLUMNS = 120
 
 
+@contextmanager
+def answer_errors() -> Iterator[None]:
+    """One line in the place of whatever an answer of a wrong shape raises where it is shown: a server can send any."""
+    try:
+        yield
+    except WinnowError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunError("the answer has not the shape that answers to such a question have; nothing is shown") from error
+
+
+@answer_errors()
 def render_answer(answer: Answer) -> "RenderableType":
     """What a terminal shows."""
     if answer["kind"] == "statistics":
@@ -26,9 +41,20 @@ def render_answer(answer: Answer) -> "RenderableType":
         from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
 
         return FittedModel(answer).rendered()
-    return "\n".join(f"{name}: {value}" for name, value in answer.items())
+    from rich.console import Group  # noqa: PLC0415
+
+    from winnow.terminal_tables import plain_text  # noqa: PLC0415
+
+    if answer["kind"] == "query":
+        from winnow.analytics.sql.answer_table import answer_table  # noqa: PLC0415
+        from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+
+        told = QueryAnswer(answer)
+        return Group(plain_text(answer["sql"]), answer_table(told), *(plain_text(line) for line in told.notes()))
+    return Group(*(plain_text(f"{name}: {value}") for name, value in answer.items()))
 
 
+@answer_errors()
 def write_answer_page(answer: Answer, path: Path) -> Path:
     """Write the page of an answer: one file that opens offline."""
     from winnow.analytics.stats.page import write_statistics_page  # noqa: PLC0415 - Plotly takes a while to import

@@ -1,8 +1,14 @@
 """What an owner may allow in its [[queries]] rules. Agents read these rules: nothing is imported here."""
 
+from collections.abc import Collection
 from typing import Literal, TypeAlias, get_args
 
 Permission: TypeAlias = Literal[
     "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match"
 ]
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
+
+
+def noise_hint(needs: Collection[str]) -> str:
+    """What to do where an owner demands noise."""
+    return "add --epsilon" if "statistics" in needs else "only statistics can have it (winnow stats --epsilon)"

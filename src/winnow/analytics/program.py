@@ -74,6 +74,10 @@ class Compare:
     bits: int = 32
     per_owner: bool = False
 
+    def __post_init__(self) -> None:
+        if np.any(np.abs(self.thresholds) >= 1 << self.bits):
+            raise ValueError(f"step {self.label!r} compares with more than its {self.bits} bits hold")
+
     @property
     def length(self) -> int:
         return len(self.thresholds)

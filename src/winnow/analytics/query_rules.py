@@ -26,7 +26,7 @@ class QueryRule(Settings):
     roles: Names = ()
     tables: Names = ()
     allow: tuple[Permission, ...] = tuple(each for each in PERMISSIONS if each != "per-owner")
-    minimum: Annotated[int, Field(ge=1)] = 10
+    minimum: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10
     """No number is shown about fewer rows."""
     rows: Annotated[int, Field(ge=0)] = 0
     """How many rows may be shown as they are."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
-from winnow.analytics.permissions import Permission
+from winnow.analytics.permissions import Permission, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
-from winnow.config.config_errors import config_error
+from winnow.config.validation_error_message import config_error
 from winnow.core import ConfigError, Settings, suggest
 from winnow.privacy.concentrated_privacy import rho_of
 
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 Answer: TypeAlias = dict[str, Any]
 """Plain values that JSON can hold."""
 
+MAX_MINIMUM = 1_000_000_000
+"""Below 2³⁰: a threshold that comparisons had no room for would come out on the wrong side."""
+MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-3, 1e3, 1e-30
+
 KINDS: Mapping[str, str] = {
     "statistics": "winnow.analytics.stats.statistics_question.StatisticsQuestion",
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
+    "query": "winnow.analytics.sql.query_question.QueryQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 
@@ -35,7 +40,7 @@ class QueryTerms(Settings):
     """What an owner says when a question is put to it: what its rows look like, and what it allows."""
 
     declaration: TableDeclaration
-    minimum: int = Field(default=10, ge=1)
+    minimum: int = Field(default=10, ge=1, le=MAX_MINIMUM)
     """Fewer rows than these stand behind nothing that is opened."""
     allow: tuple[Permission, ...]
     owners: int = Field(default=2, ge=1)
@@ -61,7 +66,15 @@ class Question(Settings):
     table: str = Field(min_length=1)
     epsilon: float | None = Field(default=None, gt=0)
     """With it, noise is added so that the answer is (ε, δ)-differentially private; without, minimum counts protect."""
-    delta: float = Field(default=1e-6, gt=0, lt=1)
+    delta: float = Field(default=1e-6, ge=MIN_DELTA, lt=1)
+
+    @field_validator("epsilon")
+    @classmethod
+    def _can_be_drawn(cls, epsilon: float | None) -> float | None:
+        """Beyond these the noise could not be drawn, or would be none."""
+        if epsilon is not None and not MIN_EPSILON <= epsilon <= MAX_EPSILON:
+            raise ValueError(f"must be between {MIN_EPSILON:g} and {MAX_EPSILON:g}")
+        return epsilon
 
     def needs(self) -> frozenset[Permission]:
         """What owners have to allow."""
@@ -104,7 +117,8 @@ def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int)
     if forbidden := sorted(question.needs() - set(own.allow)):
         raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
     if own.noise_needed and question.epsilon is None:
-        raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise alone; add --epsilon")
+        hint = noise_hint(question.needs())
+        raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise only; {hint}")
     if own.noise_delta is not None and question.epsilon is not None and question.delta > own.noise_delta:
         raise ConfigError(f"{owner} counts ε at δ = {own.noise_delta:g}; delta = {question.delta:g} is larger")
     if owners < own.owners and "per-owner" not in own.allow:

@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from winnow.analytics.question import Answer, QueryTerms, Question
+from winnow.analytics.kept_steps import kept_state
+from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
-from winnow.analytics.site import AnalysisSite, kept_state
+from winnow.analytics.site import AnalysisSite
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
@@ -43,10 +44,13 @@ class SimulatedOwners:
                 table,
                 terms[name],
                 client=client,
-                noise_seed=hmac.digest(seed.to_bytes(8, "big"), name.encode(), "sha256"),
+                noise_seed=hmac.digest(
+                    seed.to_bytes(8, "big"), f"{question.model_dump_json()}\n{name}".encode(), "sha256"
+                ),
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),
+                site_of=lambda number: dict(enumerate(self.names)).get(number),
                 on_match=partial(on_match, name),
             )
             for client, (name, table) in enumerate(tables.items())
@@ -119,6 +123,7 @@ def ask_simulated(
     terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
     if folder is None:
         return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+    next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match)
     federation = partial(parties.federation, seed)
     return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)

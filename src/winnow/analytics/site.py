@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.agreement import SERVER, Agreement, decode_statements, encode_statements
+from winnow.analytics.agreement import SERVER, Agreement, Statement, decode_statements, encode_statements
+from winnow.analytics.kept_steps import kept_state, read_kept
 from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
-from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
-from winnow.core.message_decoding import UnreadableError, from_msgpack
+from winnow.core import Failure, Handler, Outcome, Reply, Task, WinnowError
+from winnow.core.untrusted_text import one_line
 from winnow.learn.secure_randomness import secure_generator
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
@@ -29,7 +30,6 @@ from winnow.privacy.shares.party import SecureStep, StepParty
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
-
 
 RESTARTED_STAGE = "restarted"
 """The stage of a failure that another attempt at the step would mend: this owner lost its part of the present one."""
@@ -44,13 +44,6 @@ class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     statements: str = ""
 
 
-class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What an owner keeps after a step: the terms on which it answers, and what was opened."""
-
-    statements: str
-    opened: list[bytes]
-
-
 class SignsOnce(Protocol):
     """The part of `PartyIdentities` that an analysis needs."""
 
@@ -58,13 +51,13 @@ class SignsOnce(Protocol):
 
 
 class AnalysisSite:
-    """One owner; `table` is None at a helper, which computes without rows."""
+    """One owner; a helper, which computes without rows, has neither `table` nor `terms`."""
 
     def __init__(
         self,
         question: Question,
         table: "OwnerTable | None",
-        terms: QueryTerms,
+        terms: QueryTerms | None,
         *,
         client: int,
         noise_seed: bytes,
@@ -72,15 +65,17 @@ class AnalysisSite:
         book: Callable[[], None],
         identities: SignsOnce,
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
+        site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
         `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
+        `site_of` is the name in the certificate of a client's site, by which names in the list of terms are checked.
         """
         self._question, self._table, self._client = question, table, client
-        self._terms = "" if table is None else terms.model_dump_json()
+        self._terms = "" if terms is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
-        self._on_match = on_match
+        self._on_match, self._site_of = on_match, site_of
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
@@ -161,7 +156,7 @@ class AnalysisSite:
 
     def _continued(self, task: Task, statements: str) -> tuple[Agreement, ProgramRun[Answer]]:
         """The program as far as this owner kept it: it cannot be led through a step twice, or on other terms."""
-        kept = _read_kept(task.client_state)
+        kept = read_kept(task.client_state)
         if kept is not None and kept.statements != statements:
             raise SharesError("the server changed the owners' terms after the first step")
         if self._agreement is None or encode_statements(self._agreement.statements) != statements:
@@ -178,7 +173,18 @@ class AnalysisSite:
         listed = decode_statements(statements)
         if not any(each.client == self._client and each.terms == self._terms for each in listed):
             raise SharesError("the server's list of terms has not those of this owner")
+        self._check_names(listed)
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
+
+    def _check_names(self, listed: Sequence[Statement]) -> None:
+        """Names decide who asks in a set intersection, and one site under two names would count as two owners."""
+        try:
+            wrong = [each for each in listed if self._site_of and self._site_of(each.client) != each.owner]
+        except ProtocolError as error:
+            raise SharesError(str(error)) from error
+        if wrong:
+            number, name = wrong[0].client, one_line(wrong[0].owner)
+            raise SharesError(f"the server calls client {number} {name}; it is another site")
 
     def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
         """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""
@@ -220,18 +226,3 @@ class AnalysisSite:
             peer_messages=messages,
             new_client_state=kept_state(statements, [*self._run.opened, opened]),
         )
-
-
-def kept_state(statements: str, opened: list[bytes]) -> Payload:
-    """What an owner keeps after a step."""
-    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened))
-    return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
-
-
-def _read_kept(state: Payload) -> KeptState | None:
-    if "analysis" not in state:
-        return None
-    try:
-        return from_msgpack(np.asarray(state["analysis"]["kept"]).tobytes(), KeptState)
-    except UnreadableError as error:
-        raise SharesError("what this owner kept of earlier steps cannot be read") from error

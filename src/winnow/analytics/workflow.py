@@ -14,7 +14,7 @@ import numpy as np
 from winnow.analytics.agreement import Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.program import Sum, opened_length
 from winnow.analytics.question import Answer, Question
-from winnow.analytics.step_exchange import StepResult, open_step, part_bytes, replies_of
+from winnow.analytics.relay_step_messages import StepResult, open_step, part_bytes, replies_of
 from winnow.analytics.tasks import ANALYSIS_BEGIN
 from winnow.core import (
     Answered,

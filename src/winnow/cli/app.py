@@ -27,6 +27,7 @@ from winnow.cli.intersect import intersect
 from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
+from winnow.cli.query import query
 from winnow.cli.report import report
 from winnow.cli.reproduce import reproduce
 from winnow.cli.run import run
@@ -121,6 +122,14 @@ app.command(
         "winnow intersect stays --key patient --owners north,south --size --kit kits/ana",
     ),
 )(intersect)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow query 'SELECT ward, COUNT(*) AS n, AVG(cost) FROM stays GROUP BY ward ORDER BY n' --in federation.toml",
+        "winnow query -f costs.sql --kit kits/ana --epsilon 0.5 --out answer.parquet",
+        "winnow query --explain 'SELECT COUNT(*) FROM stays WHERE age >= 65'",
+    ),
+)(query)
 app.command(
     rich_help_panel=QUESTIONS,
     epilog=_examples(

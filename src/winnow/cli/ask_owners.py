@@ -34,7 +34,12 @@ PersonKit: TypeAlias = Annotated[
 ]
 OwnersOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--owners", metavar="A,B", help="Only these owners; all of them otherwise.", show_default=False),
+    typer.Option(
+        "--owners",
+        metavar="A,B",
+        help="Only these owners (two may name a helper, too); all otherwise.",
+        show_default=False,
+    ),
 ]
 FolderOption: TypeAlias = Annotated[
     Path | None,

@@ -68,6 +68,7 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to the rows of several owners, from sums alone: no row and no owner's own value leaves."""
+    from winnow.analytics.answers import render_answer
     from winnow.analytics.fit.fit_question import WITHOUT_RESPONSE
     from winnow.analytics.fit.fitted_model import FittedModel
     from winnow.analytics.question import read_question
@@ -107,4 +108,4 @@ def fit(
     if as_json:
         write_json(found.answer)
     else:
-        stdout_console().print(found.rendered())
+        stdout_console().print(render_answer(dict(found.answer)))

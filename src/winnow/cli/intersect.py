@@ -39,11 +39,13 @@ def intersect(
     as_json: AsJson = False,
 ) -> None:
     """Find how many keys owners have in common. Which they are, only owners learn; of other keys nobody anything."""
+    from winnow.analytics.answers import answer_errors
     from winnow.analytics.question import read_question
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import answer, say, write_json
     from winnow.core import ConfigError
     from winnow.core.join_names import listed
+    from winnow.core.untrusted_text import one_line
     from winnow.questions import FEDERATION_FILE
 
     if out is not None and kit is not None:
@@ -71,10 +73,12 @@ def intersect(
         say(f"what {listed(sorted(learnt)) or 'nobody'} learnt: {out}")
     if as_json:
         write_json(found)
-    elif found["size"] is None:
-        answer(f"{listed(found['owners'])} have fewer than {found['minimum']} keys in common; how many is not told")
-    else:
-        answer(f"{listed(found['owners'])} have {found['size']:,} keys in common")
+        return
+    with answer_errors():
+        owners_named = one_line(listed(found["owners"]))
+        few = f"fewer than {found['minimum']:,} keys in common; how many is not told"
+        told = few if found["size"] is None else f"{found['size']:,} keys in common"
+    answer(f"{owners_named} have {told}")
 
 
 def _write_keys(folder: Path, owner: str, keys: list[str]) -> None:

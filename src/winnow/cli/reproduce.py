@@ -13,7 +13,7 @@ from winnow.cli.parallel_runs import available_cores, run_many
 
 if TYPE_CHECKING:
     from winnow.papers import Paper, ReproductionOptions, ReproductionPlan
-    from winnow.papers.result_lines import ResultLine, ResultLines
+    from winnow.papers.result_json_lines import ResultLine, ResultLines
 
 RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
 
@@ -21,7 +21,8 @@ PaperName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PAPER",
-        help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
+        help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), or fedaq (accelerated"
+        " and quantised).",
         show_default=False,
     ),
 ]
@@ -96,7 +97,7 @@ class _Results:
     """The lines of the folder and those computed elsewhere; what is new is written at once."""
 
     def __init__(self, path: Path, imported: "Iterable[Path]") -> None:
-        from winnow.papers.result_lines import lines_by_key, read_lines
+        from winnow.papers.result_json_lines import lines_by_key, read_lines
 
         earlier = [path] if path.exists() else []
         self._path = path
@@ -104,7 +105,7 @@ class _Results:
         self.keep(())
 
     def keep(self, new: "Iterable[ResultLine]") -> None:
-        from winnow.papers.result_lines import lines_by_key, write_lines
+        from winnow.papers.result_json_lines import lines_by_key, write_lines
 
         self.lines.update(lines_by_key(new))
         write_lines(self._path, self.lines)

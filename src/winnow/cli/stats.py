@@ -63,10 +63,12 @@ def stats(
 
     What fewer rows than the owners' minimum are behind stays hidden.
     """
+    from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
     from winnow.analytics.question import read_question
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core import ConfigError
     from winnow.questions import FEDERATION_FILE
 
     given = {
@@ -83,10 +85,11 @@ def stats(
         "epsilon": epsilon,
         "delta": delta,
     }
+    if delta is not None and epsilon is None:
+        raise ConfigError("--delta belongs to noise; add --epsilon, or leave it out")
     question = read_question({key: value for key, value in given.items() if value is not None})
     if explain:
         from winnow.cli.explain_question import explain_asked
-        from winnow.core import ConfigError
 
         if kit is not None:
             raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
@@ -95,15 +98,14 @@ def stats(
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
     report = StatisticsReport(answer)
     if out is not None:
-        report.write(out)
+        write_answer_page(answer, out)
     if as_json:
         write_json(answer)
     elif scale:
-        typer.echo(_scale_line(report))
+        with answer_errors():
+            typer.echo(_scale_line(report))
     else:
-        from winnow.analytics.stats.terminal import report_text
-
-        stdout_console().print(report_text(report))
+        stdout_console().print(render_answer(answer))
     if out is not None:
         say(f"Report: {out}")
 

@@ -1,7 +1,8 @@
 """From a preset or a file, an algorithm's recipe and the command line to one checked experiment.
 
 Later layers win: the recipe's parts, the file's sections, the file's `[algorithms.NAME]` overlay for the algorithm that
-runs (for a variant that of its base first), then `--set` and the other options.
+runs (for a variant that of its base first), then `--set` and the other options. An algorithm with an optimiser or
+filters of its own keeps them in a file that was not written for it.
 """
 
 import tomllib
@@ -15,11 +16,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from winnow.config.algorithm_variants import NamedAlgorithm, checked_overlays, find_algorithm
-from winnow.config.config_errors import config_error
 from winnow.config.defaults import DEFAULT_CLIENTS, defaults_for_file, is_without_config
 from winnow.config.plugins import load_plugins, plugin_files
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
+from winnow.config.validation_error_message import config_error
 from winnow.core import Choice, ConfigError, Settings, suggest
 from winnow.data.file_formats import own_file_type
 from winnow.data.settings import settled_clients
@@ -113,7 +114,9 @@ def resolve(
     result: TomlTable = {}
     given = {key: value for key, value in options.items() if value is not None}
     settled = {"algorithm": name} if chosen.base is None else {"algorithm": name, "base": chosen.base}
-    for given_layer in (chosen.recipe.table(), table, *chosen.overlays, overrides, given, settled):
+    recipe = chosen.recipe.table()
+    own = {} if table.get("algorithm") == name else _own_parts(recipe, table)
+    for given_layer in (recipe, table, own, *chosen.overlays, overrides, given, settled):
         layer = _with_select_table(given_layer, source)
         _drop_overridden(result, layer)
         merge_tables(result, layer)
@@ -214,13 +217,26 @@ def _drop_overridden(result: TomlTable, layer: Mapping[str, Any], schema: type[S
 def _check_fixed_parts(table: TomlTable, recipe: Recipe, source: str) -> None:
     """A file that fixes a part for its own algorithm cannot lend itself to another one that differs in that part."""
     for part, wanted in recipe.table().items():
-        section = table.get(part, {})
+        section = table.get(part, {}) if part != "local" else {}  # an algorithm's own optimiser takes over
         fixed = section.get("name") if isinstance(section, dict) else None
         if fixed is not None and fixed != wanted["name"]:
             raise ConfigError(
                 f"{source}: {part}.name = {fixed!r} conflicts with algorithm {recipe.name!r}; "
                 f"move it to [algorithms.{table.get('algorithm', 'fedprof')}.{part}]"
             )
+
+
+def _own_parts(recipe: TomlTable, table: TomlTable) -> TomlTable:
+    """What an algorithm keeps in a file that was not written for it: its optimiser, and its filters after the file's.
+
+    So FedPAQ quantises in any file, unless the file says itself how updates are compressed.
+    """
+    own = {"local": recipe["local"]} if "local" in recipe else {}
+    given = table.get("filters")
+    if "filters" not in recipe or not isinstance(given, list):
+        return own
+    named = {each.get("name") for each in given if isinstance(each, Mapping)}
+    return {**own, "filters": [*given, *(each for each in recipe["filters"] if each["name"] not in named)]}
 
 
 def _overrides(sets: Iterable[str]) -> TomlTable:

@@ -35,8 +35,8 @@ from winnow.experiment.build_training_workflow import (
 )
 from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
+from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
 from winnow.experiment.reference_file import write_reference_file
-from winnow.experiment.simulation_workers import local_handlers, open_worker_pool
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric

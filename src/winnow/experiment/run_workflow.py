@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from winnow.config.config_errors import config_error
+from winnow.config.validation_error_message import config_error
 from winnow.core import AnyEvent, Handler, Population, Workflow
 from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate
 from winnow.experiment.execution_context import OnEvent, current_context

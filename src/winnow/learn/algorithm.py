@@ -1,6 +1,6 @@
 """A learning algorithm is a value: a composition of parts, each of which can be exchanged for another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
@@ -69,6 +69,8 @@ class Recipe:
     aggregate: Callable[..., AggregationRule] | None = None
     server: Callable[..., ServerOptimiser] | None = None
     schedule: Callable[..., Schedule] | None = None
+    filters: tuple[Mapping[str, Any], ...] = ()
+    """Filters without which it would be another algorithm, as a configuration has them."""
 
     known: ClassVar[dict[str, "Recipe"]] = {}
 
@@ -83,10 +85,11 @@ class Recipe:
         if given is not None and not (isinstance(found, type) and issubclass(found, family)):
             raise TypeError(f"recipe {self.name!r}: {place} must be a class derived from {family.__name__}")
 
-    def table(self) -> dict[str, dict[str, Any]]:
+    def table(self) -> dict[str, Any]:
         """The parts as a configuration has them, which a file is layered over."""
         given = {part.name: getattr(self, part.name) for part in fields(Algorithm)}
-        return {place: _part_table(part) for place, part in given.items() if part is not None}
+        parts = {place: _part_table(part) for place, part in given.items() if part is not None}
+        return {**parts, "filters": list(self.filters)} if self.filters else parts
 
 
 def _part_table(part: Any) -> dict[str, Any]:

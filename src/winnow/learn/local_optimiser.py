@@ -1,8 +1,9 @@
 """What a client does in a round: the optimiser, how long, and at which rate.
 
 Optimisers work on stacked tensors (a leading dimension of clients) and keep no state of their own: `slots` makes the
-tensors that belong to the parameters, `step` updates both in place. The state is fresh in every round. The updates are
-torch's fused ones: on a CPU they take a third of the time of tensor-by-tensor operations.
+tensors that belong to the parameters, `step` updates both in place. The state is fresh in every round, unless a method
+at the client says where it starts (`LocalStart.slots`). The updates are torch's fused ones: on a CPU they take a third
+of the time of tensor-by-tensor operations.
 """
 
 from abc import abstractmethod
@@ -71,6 +72,9 @@ class LocalOptimiser(Choice, AlgorithmPart):
 
         In a captured graph the number and the rate are tensors, which change between replays.
         """
+
+    def finish(self, parameters: Tensors, slots: list[Tensors]) -> None:
+        """After the last step, leave in the parameters what the training is to give."""
 
 
 class Sgd(LocalOptimiser):

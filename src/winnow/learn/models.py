@@ -61,16 +61,17 @@ class MlpModel(ModelSettings):
 
 
 class CnnModel(ModelSettings):
-    """Two small convolutions and a dense layer, for images as small as 8 × 8."""
+    """Two small convolutions and a dense layer, for images as small as 8 × 8, with a kernel of 5 as 16 × 16."""
 
     name: Literal["cnn"] = "cnn"
     channels: tuple[Width, Width] = (8, 16)
     hidden: Width = 32
     norm: Literal["none", "group"] = "none"
+    kernel: Literal[3, 5] = 3
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
-        image = _image(self.name, sample_shape, smallest=4)
-        return SmallCnn(image, self.channels, self.hidden, outputs, norm=self.norm == "group")
+        image = _image(self.name, sample_shape, smallest=4 if self.kernel == 3 else 16)
+        return SmallCnn(image, self.channels, self.hidden, outputs, norm=self.norm == "group", kernel=self.kernel)
 
 
 class LeNet5Model(ModelSettings):

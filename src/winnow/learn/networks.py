@@ -15,15 +15,23 @@ MAX_GROUPS = 8
 
 
 class SmallCnn(nn.Module):
-    """Convolution, convolution, pooling, dense, dense; convolutions may be normalised, in groups of channels."""
+    """Convolution, convolution, pooling, dense, dense; convolutions may be normalised, in groups of channels.
 
-    def __init__(self, image: Image, channels: tuple[int, int], hidden: int, outputs: int, *, norm: bool) -> None:
+    Those of 3 × 3 are padded and keep an image's size; those of 5 × 5 are not, as in LeNet.
+    """
+
+    def __init__(
+        self, image: Image, channels: tuple[int, int], hidden: int, outputs: int, *, norm: bool, kernel: int = 3
+    ) -> None:
         super().__init__()
         depth, height, width = image
         first, second = channels
-        self.conv1 = _normalised(nn.Conv2d(depth, first, 3, padding=1), norm=norm)
-        self.conv2 = _normalised(nn.Conv2d(first, second, 3, padding=1), norm=norm)
-        self.fc1 = nn.Linear(second * (height // 4) * (width // 4), hidden)
+        padding = 1 if kernel == 3 else 0
+        self.conv1 = _normalised(nn.Conv2d(depth, first, kernel, padding=padding), norm=norm)
+        self.conv2 = _normalised(nn.Conv2d(first, second, kernel, padding=padding), norm=norm)
+        lost = kernel - 1 - 2 * padding
+        sides = [((side - lost) // 2 - lost) // 2 for side in (height, width)]
+        self.fc1 = nn.Linear(second * sides[0] * sides[1], hidden)
         self.fc2 = nn.Linear(hidden, outputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Papers reproduced: every table and figure of a paper, ours beside theirs, on one page."""
 
+from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedprof import FEDPROF
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
-from winnow.papers.result_lines import (
+from winnow.papers.result_json_lines import (
     DistributionResultLine,
     LinearCaseResultLine,
     RunResultLine,
@@ -15,7 +16,7 @@ from winnow.papers.results_page import write_html_page, write_markdown_page
 from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ)}
 
 __all__ = [
     "PAPERS",

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 from scipy.special import ndtri
 
-from winnow.papers.normality import QUANTILES, plotting_positions
-from winnow.papers.result_lines import DistributionResultLine, RunResultLine
+from winnow.papers.normality_measures import QUANTILES, plotting_positions
+from winnow.papers.result_json_lines import DistributionResultLine, RunResultLine
 from winnow.report.colours import PALETTE, colour, translucent
 from winnow.report.figures import apply_layout
 

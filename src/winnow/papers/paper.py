@@ -13,7 +13,7 @@ from winnow.core import ConfigError, suggest
 from winnow.fleet.response_time_model import TimedFleetSettings
 from winnow.papers.energy_of_all_selected import wh_of_all_selected
 from winnow.papers.page_blocks import PageBlock
-from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, run_result_line
+from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, run_result_line
 from winnow.runs import RunFolder
 
 

@@ -7,7 +7,7 @@ import torch
 
 from winnow.data import catalogue
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines
+from winnow.papers.result_json_lines import ResultLines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from winnow.papers.page_blocks import PageBlock, TextBlock, as_html, as_markdown
 from winnow.papers.paper import Paper
-from winnow.papers.result_lines import ResultLines
+from winnow.papers.result_json_lines import ResultLines
 from winnow.report.html_page import page
 from winnow.report.markup import section
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically

@@ -9,10 +9,13 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_DEVIATION = 2.0**54
+"""Draws with a larger one would not fit 64 bits: cut off there, two of them cancel out to no noise at all."""
+
 
 def rho_of(epsilon: float, delta: float) -> float:
     """The largest ρ that is (ε, δ)-differentially private: the inverse of `epsilon_of`."""
-    return (sqrt(log(1 / delta) + epsilon) - sqrt(log(1 / delta))) ** 2
+    return (epsilon / (sqrt(log(1 / delta) + epsilon) + sqrt(log(1 / delta)))) ** 2
 
 
 def epsilon_of(rho: float, delta: float) -> float:
@@ -22,6 +25,8 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """N_Z(0, σ²), by rejection from discrete Laplace noise (Canonne, Kamath and Steinke, 2020, algorithm 3)."""
+    if not 0 < deviation <= MAX_DEVIATION:
+        raise ValueError(f"noise of standard deviation {deviation:g} cannot be drawn")
     scale = float(int(deviation) + 1)
     drawn = np.empty(count, np.int64)
     missing = np.arange(count)

@@ -50,15 +50,36 @@ class _Rows:
         self._sample, self._moments, self._minimum = sample, moments, minimum
         self._sums = FixedPoint(4 * sample.rows * float(((2 / moments.deviation) ** 2).sum()))
 
-    def assign(self, groups: NDArray[np.float64], label: str) -> Program[list[Assigned]]:
-        """For each group of centres (groups × centres × columns)."""
+    def assign(
+        self, groups: NDArray[np.float64], label: str, before: NDArray[np.float64] | None = None
+    ) -> Program[list[Assigned]]:
+        """For each group of centres (groups × centres × columns).
+
+        Sums over all rows are known. So the rows of centres with too few must be none or enough together, or those of
+        another centre are not summed either. The sums of the centres `before` are known, too: where too few rows have
+        changed to another centre since, nothing is summed.
+        """
         count, centres, columns = groups.shape
-        enough = yield Compare(
+        shown = yield Compare(
             label=f"enough rows, {label}",
             local=partial(self._sizes, groups),
             thresholds=np.full(count * centres, self._minimum),
         )
-        shown = enough.astype(bool)
+        hidden = ~shown.reshape(count, centres)
+
+        def others(table: OwnerTable) -> NDArray[np.int64]:
+            left_over = (self._sizes(groups, table).reshape(hidden.shape) * hidden).sum(axis=1)
+            changed = self._changed(groups, before, table)
+            return np.stack([left_over, left_over, changed], axis=1).reshape(-1)
+
+        thresholds = np.tile([1, self._minimum, self._minimum], count)
+        bits = yield Compare(label=f"rows of all others, {label}", local=others, thresholds=thresholds)
+        for group, (some, enough, changed) in enumerate(bits.reshape(count, 3)):
+            of_group = shown[group * centres : (group + 1) * centres]
+            if not changed:
+                of_group[:] = False
+            elif some and not enough:
+                of_group[int(np.argmax(of_group))] = False
         opened = yield Sum(
             label=f"sums, {label}",
             local=partial(self._totals, groups, shown),
@@ -82,6 +103,16 @@ class _Rows:
             [np.bincount(np.argmin(squared_distances(rows, each), axis=1), minlength=len(each)) for each in groups]
         )
 
+    def _changed(
+        self, groups: NDArray[np.float64], before: NDArray[np.float64] | None, table: OwnerTable
+    ) -> NDArray[np.int64]:
+        """Rows whose nearest centre is another one than before; all of them if there was none."""
+        rows = self._scaled(table)
+        if before is None:
+            return np.full(len(groups), len(rows))
+        nearest = [[np.argmin(squared_distances(rows, each), axis=1) for each in both] for both in (groups, before)]
+        return np.array([(now != then).sum() for now, then in zip(*nearest, strict=True)], np.int64)
+
     def _totals(self, groups: NDArray[np.float64], shown: NDArray[np.bool_], table: OwnerTable) -> NDArray[np.int64]:
         rows, found = self._scaled(table), []
         for centres in groups:
@@ -100,16 +131,18 @@ def kmeans_program(sample: FitRows, clusters: int, minimum: int, seed: int) -> P
     centres = yield from _seeds(rows, moments, clusters, seed)
     best: tuple[float, Matrix, NDArray[np.int64]] | None = None
     moving = np.ones(len(centres), bool)
-    steps = 0
+    steps, before = 0, centres
     while moving.any() and steps < MAX_ITERATIONS:
         steps += 1
         active = np.flatnonzero(moving)
-        assigned = yield from rows.assign(centres[active], f"iteration {steps}")
+        known = before[active] if steps > 1 else None
+        assigned = yield from rows.assign(centres[active], f"iteration {steps}", known)
+        before = centres.copy()
         for place, here in zip(active, assigned, strict=True):
-            inertia = float(here.squares.sum())
-            if here.shown.all() and (best is None or inertia < best[0]):
-                best = (inertia, centres[place].copy(), here.sizes)
             moved = _moved(centres[place], here)
+            inertia = float((here.squares - here.sizes * ((moved - centres[place]) ** 2).sum(axis=1)).sum())
+            if here.shown.all() and (best is None or inertia < best[0]):
+                best = (inertia, moved.copy(), here.sizes)
             moving[place] = bool(np.abs(moved - centres[place]).max() > STILL)
             centres[place] = moved
     if best is None:

@@ -23,7 +23,7 @@ class DesignMatrix(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """There is nothing to fit: the owners' rows have been."""
         return self
 
-    def transform(self, rows: Any) -> NDArray[np.float64]:
+    def transform(self, rows: Any) -> NDArray[Any]:
         """Without the intercept, which the estimator has; in the units of the data."""
         columns = _columns(rows)
         factors = {name: _factor(about, columns) for name, about in self.design["factors"].items()}
@@ -40,7 +40,7 @@ class DesignMatrix(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 class LevelCodes(DesignMatrix):
     """The place of each cell's level, for models of categories."""
 
-    def transform(self, rows: Any) -> NDArray[np.int64]:
+    def transform(self, rows: Any) -> NDArray[Any]:
         columns = _columns(rows)
         codes = [np.argmax(_factor(about, columns), axis=1) for about in self.design["factors"].values()]
         return np.stack(codes, axis=1)

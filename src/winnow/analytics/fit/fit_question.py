@@ -60,8 +60,9 @@ class FitQuestion(Question):
         return frozenset({"fit"})
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
-        from winnow.analytics.fit.design import make_design  # noqa: PLC0415 - who only reads questions loads no tables
-        from winnow.analytics.fit.fit_rows import FitRows, checked_sample  # noqa: PLC0415
+        from winnow.analytics.fit.check_rows import checked_sample  # noqa: PLC0415 - reading a question loads no tables
+        from winnow.analytics.fit.design import make_design  # noqa: PLC0415
+        from winnow.analytics.fit.fit_rows import FitRows  # noqa: PLC0415
 
         declaration = terms.declaration
         formula = self._formula(declaration)
@@ -70,7 +71,8 @@ class FitQuestion(Question):
             raise ConfigError("naive-bayes takes single columns; remove ':' and '*' from the formula")
         response, classes = self._response(declaration, formula)
         sample = FitRows(design, response, max(len(classes), 1))
-        checked = yield from checked_sample(sample, terms.minimum, classes)
+        pairs = self.model != "naive-bayes"
+        checked = yield from checked_sample(sample, terms.minimum, classes, pairs=pairs)
         found = yield from self._fitted(checked, terms, formula)
         return {
             "kind": self.kind,
@@ -84,6 +86,7 @@ class FitQuestion(Question):
             "classes": list(classes),
             "pooled": list(checked.pooled),
             "dropped": sorted(checked.design.dropped),
+            "rare": len(checked.rare),
             "design": design_record(checked, declaration),
             **found,
         }

@@ -84,6 +84,9 @@ class FittedModel:
             )
         if answer["dropped"]:
             lines.append(f"Products with fewer than {answer['minimum']} rows, left out: {', '.join(answer['dropped'])}")
+        if answer["rare"]:
+            told = f"{answer['rare']} combinations of values that fewer than {answer['minimum']} rows have"
+            lines.append(f"Rows left out: those with one of {told}")
         if answer.get("hidden"):
             lines.append(f"{counted(answer['hidden'], 'count')} below {answer['minimum']} rows not told")
         return lines

@@ -13,6 +13,7 @@ from winnow.core.untrusted_text import one_line
 
 NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
 FACTOR = re.compile(rf"(?:(C|log)\(\s*({NAME})\s*\)|({NAME}))")
+MAX_TERMS = 500
 Use = Literal["as it is", "category", "log"]
 USES: dict[str | None, Use] = {None: "as it is", "C": "category", "log": "log"}
 
@@ -82,6 +83,8 @@ def _expanded(piece: str, text: str) -> list[tuple[Factor, ...]]:
     found: list[tuple[Factor, ...]] = [()]
     for part in piece.split("*"):
         product = tuple(dict.fromkeys(_factor(each.strip(), text) for each in part.split(":")))
+        if len(found) > MAX_TERMS:
+            raise ConfigError(f"formula '{one_line(text)[:200]}' has more than {MAX_TERMS} terms")
         found += [tuple(dict.fromkeys((*term, *product))) for term in found]
     return sorted(found[1:], key=len)
 

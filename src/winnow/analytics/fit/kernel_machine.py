@@ -1,8 +1,11 @@
 """Support vector classification without support vectors, which are rows: random Fourier features stand for the kernel
 (Rahimi and Recht, 2007), and Newton's method finds the minimum of ½‖w‖² + C·Σ max(0, 1 - y·f(x))² from sums.
+
+Sums of two steps differ by the rows that crossed the margin in between: the search ends when these are fewer than the
+minimum, against any earlier step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,14 +49,16 @@ def svm_program(
     size = features + 1
     penalty = np.diag(np.r_[np.ones(features), 0.0])
     steps = 0
+    tried = list[Vector]()
     for steps in range(1, MAX_STEPS + 1):
         enough = yield Compare(
-            label=f"enough rows inside the margin, step {steps}",
-            local=partial(_count_inside, mapped, weights),
-            thresholds=np.array([minimum]),
+            label=f"enough rows cross the margin, step {steps}",
+            local=partial(_crossed, mapped, weights, tuple(tried)),
+            thresholds=np.full(1 + len(tried), minimum),
         )
         if not enough.all():
             break
+        tried.append(weights)
 
         def local(table: OwnerTable, weights: Vector = weights) -> NDArray[np.int64]:
             matrix, labels = mapped(table)
@@ -82,10 +87,13 @@ def svm_program(
     }
 
 
-def _count_inside(
-    mapped: Callable[[OwnerTable], tuple[Matrix, Vector]], weights: Vector, table: OwnerTable
+def _crossed(
+    mapped: Callable[[OwnerTable], tuple[Matrix, Vector]], weights: Vector, tried: Sequence[Vector], table: OwnerTable
 ) -> NDArray[np.int64]:
-    return np.array([_inside(*mapped(table), weights).sum()])
+    """Rows inside the margin, and of each earlier step those that are inside at one of both alone."""
+    matrix, labels = mapped(table)
+    inside = _inside(matrix, labels, weights)
+    return np.array([inside.sum(), *((inside != _inside(matrix, labels, each)).sum() for each in tried)])
 
 
 def _inside(matrix: Matrix, labels: Vector, weights: Vector) -> NDArray[np.bool_]:

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.fit.design import DesignCategory, DesignNumber
-from winnow.analytics.fit.fit_rows import FitRows, enough_rows
+from winnow.analytics.fit.fit_rows import FitRows
+from winnow.analytics.fit.pool_levels import enough_rows
 from winnow.analytics.fit.whole_numbers import FixedPoint
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.tables.owner_table import OwnerTable

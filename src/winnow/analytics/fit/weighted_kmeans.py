@@ -22,7 +22,7 @@ def best_centres(
 
 
 def squared_distances(points: Matrix, centres: Matrix) -> Matrix:
-    distances = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
+    distances: Matrix = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
     return np.maximum(distances, 0.0)
 
 

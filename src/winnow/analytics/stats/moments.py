@@ -79,7 +79,7 @@ def open_moments(
         spreads.append(found)
     correlations = dict[Pair, float | None]()
     for at, (pair, rows) in enumerate(pairs.items()):
-        correlations[pair] = _correlation(rows, opened[5 * at : 5 * at + 5], bits)
+        correlations[pair] = correlation(rows, opened[5 * at : 5 * at + 5], bits)
     return spreads, correlations
 
 
@@ -90,7 +90,7 @@ def spread(column: NumberColumn, rows: int, first: int, second: int, bits: int) 
     return Spread(n=rows, mean=column.middle + column.range * (first / rows / 2.0**bits), sd=column.range * deviation)
 
 
-def _correlation(rows: int, sums: Sequence[int], bits: int) -> float | None:
+def correlation(rows: int, sums: Sequence[int], bits: int) -> float | None:
     """(n·Σuv − Σu·Σv) / √((n·Σu² − (Σu)²)(n·Σv² − (Σv)²)); None where a column is constant."""
     u, v, uu, vv, uv = sums
     spread_u, spread_v = (rows * uu << bits) - u * u, (rows * vv << bits) - v * v

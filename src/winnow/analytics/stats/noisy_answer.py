@@ -65,7 +65,7 @@ class NoisyStatistics:
         told = {**self._told("n", rows), **self._told("missing", present.cell(1, group))}
         moments = self.cells[key_of("moments", column, self.plan.grouping)]
         sums = (moments.cell(0, group), moments.cell(1, group))
-        told |= NO_SPREAD if told["n"] is None else _spread(column, rows, *sums)
+        told |= NO_SPREAD if told["n"] is None else noisy_spread(column, rows, *sums)
         if self.edges:
             bins = self.cells[key_of("bins", column, self.plan.grouping)]
             cells = [self._told("n", bins.cell(row, group)) for row in range(len(bins.values))]
@@ -102,7 +102,7 @@ class NoisyStatistics:
 NO_SPREAD = dict.fromkeys(("mean", "mean_error", "sd", "sd_error"))
 
 
-def _spread(
+def noisy_spread(
     column: NumberColumn, rows: tuple[float, float], first: tuple[float, float], second: tuple[float, float]
 ) -> dict[str, Any]:
     """Mean and sd from noisy sums, with errors to first order (delta method): for m = s₁/n and v = s₂/n − m²,

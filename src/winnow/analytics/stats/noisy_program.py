@@ -1,75 +1,40 @@
 """The statistics program with noise: one sum of all cells, with discrete Gaussian noise in each.
 
-All cells of one kind and column make a block. One unit's rows (sites take at most `rows` of them) move a block of
-counts by `rows`, and one of moments (Σu, Σu²) by rows·√(¼ + 1/16), as |u| ≤ ½. Blocks are scaled to the same length
-before they are joined to one vector, so that each gets an equal part of ρ. Nothing is compared: cells whose noisy count
-is below the minimum are left out afterwards, which costs nothing.
+All cells of one kind and column make a block (`noisy_blocks.py`). Nothing is compared: cells whose noisy count is below
+the minimum are left out afterwards, which costs nothing.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Noise, Program, Sum
+from winnow.analytics.program import Program
 from winnow.analytics.question import Answer, MergedTerms
 from winnow.analytics.stats.counted_cells import Edges, key_of
-from winnow.analytics.stats.exact_program import jittered_edges
 from winnow.analytics.stats.local_sums import bins_of, count_cells, moment_sums, present_and_missing
-from winnow.analytics.stats.noisy_answer import NoisyCells, NoisyStatistics
+from winnow.analytics.stats.noiseless_program import jittered_edges
+from winnow.analytics.stats.noisy_answer import NoisyStatistics
+from winnow.analytics.stats.noisy_blocks import MOMENTS_LENGTH, Block, open_blocks, rows_a_unit
 from winnow.analytics.stats.plan import CategoryColumn, Grouping, NumberColumn, StatisticsPlan
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
-from winnow.analytics.stats.suppression import Key
 from winnow.core import ConfigError
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
-MOMENTS_LENGTH = sqrt(1 / 4 + 1 / 16)
-"""How long (u, u²) is at most."""
-BLOCK_LENGTH = float(1 << 20)
-"""How far one unit moves a block, in steps of the noisy vector: many, so that rounding costs little."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Cells that are told of one column: by category or moment (rows) and group (columns)."""
-
-    key: Key
-    shape: tuple[int, int]
-    local: Callable[["OwnerTable"], NDArray[Any]]
-    length: float
-    """How far one row moves them."""
-
 
 def noisy_program(question: StatisticsQuestion, terms: MergedTerms, plan: StatisticsPlan) -> Program[Answer]:
     """The answer to a question with ε, each number with the half width of its 95 % interval (noise alone)."""
     assert question.epsilon is not None
-    rows = _rows_a_unit(question, terms)
+    _check_exact_only(question)
+    rows = rows_a_unit(terms.declaration)
     bounds = {column.name: (column.low, column.high) for column in plan.numbers}
     edges = jittered_edges(question, plan, bounds) if question.histograms else {}
     blocks = list(_blocks(plan, edges))
-    scales = np.concatenate([np.full(np.prod(each.shape), BLOCK_LENGTH / (rows * each.length)) for each in blocks])
-
-    def local(table: "OwnerTable") -> NDArray[np.int64]:
-        cells = np.concatenate([each.local(table).reshape(-1) for each in blocks])
-        steps: NDArray[np.int64] = np.rint(cells * scales).astype(np.int64)
-        return steps
-
-    sensitivity = BLOCK_LENGTH * sqrt(len(blocks)) + sqrt(len(scales))  # the sums are rounded
-    noise = Noise(rho=question.rho(terms), sensitivity=sensitivity)
-    opened = yield Sum(label="noisy cells", local=local, length=len(scales), noise=noise)
-    values = opened.astype(np.float64) / scales
-    errors = noise.deviation(len(terms.owners)) / scales
-    cells, at = dict[Key, NoisyCells](), 0
-    for block in blocks:
-        until = at + int(np.prod(block.shape))
-        cells[block.key] = NoisyCells(values[at:until].reshape(block.shape), errors[at:until].reshape(block.shape))
-        at = until
+    cells = yield from open_blocks(blocks, rows, question.rho(terms), len(terms.owners))
     told = NoisyStatistics(plan=plan, edges=edges, cells=cells, minimum=terms.minimum)
     return {
         "kind": "statistics",
@@ -89,7 +54,7 @@ def noisy_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
     }
 
 
-def _rows_a_unit(question: StatisticsQuestion, terms: MergedTerms) -> int:
+def _check_exact_only(question: StatisticsQuestion) -> None:
     exact_only = {
         "quantiles": question.quantiles,
         "correlation": question.correlation,
@@ -98,10 +63,6 @@ def _rows_a_unit(question: StatisticsQuestion, terms: MergedTerms) -> int:
     }
     if asked := [name for name, wanted in exact_only.items() if wanted]:
         raise ConfigError(f"{asked[0]} cannot be told with noise; leave it out, or ask without epsilon")
-    declaration = terms.declaration
-    if declaration.unit is not None and declaration.rows is None:
-        raise ConfigError(f"noise needs a limit for the rows of each '{declaration.unit}'; declare rows")
-    return declaration.rows or 1
 
 
 def _blocks(plan: StatisticsPlan, edges: Edges) -> Iterator[Block]:

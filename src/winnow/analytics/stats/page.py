@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from winnow.analytics.stats.figures import column_figure, correlation_figure, survival_figure
 from winnow.analytics.stats.report import ColumnStatistics, StatisticsReport
+from winnow.analytics.stats.report_charts import column_figure, correlation_figure, survival_figure
 from winnow.analytics.stats.tables import (
     category_cells,
     category_lines,

@@ -179,8 +179,20 @@ def _check_size(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
     for name, wanted in (("quantiles", question.quantiles), ("histograms", question.histograms)):
         if wanted and not plan.numbers:
             raise ConfigError(f"{name} need a column of numbers with bounds; there is none")
+    _check_tests(question, plan)
     if question.histogram_range == "quantiles" and not question.histograms:
-        raise ConfigError("histogram_range is of no use without histograms")
+        raise ConfigError("a range by quantiles needs histograms; add --histograms N")
+
+
+def _check_tests(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
+    """What divides the same rows in two ways would tell, by subtraction, of few of them."""
+    if len(question.by) > 1 and question.tests:
+        raise ConfigError("tests cannot be told along with groups by several columns; ask for the tests by themselves")
+    timed = [test.partition(":")[2].split(",")[0].strip() for test in question.tests if test.startswith("survival:")]
+    if len({*timed}) < len(timed):
+        raise ConfigError(f"survival by '{timed[0]}' can be told in one way only; ask for the others by themselves")
+    if both := [column.name for column in plan.numbers if question.histograms and column.name in timed]:
+        raise ConfigError(f"survival by '{both[0]}' cannot be told along with its histogram; ask for it by itself")
 
 
 def _reasons(skipped: dict[str, str]) -> str:

@@ -35,9 +35,10 @@ class Search:
     column: NumberColumn
     group: int | None
     rows: int
+    steps: int = STEPS
 
     def edge(self, step: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        return self.column.low + self.column.range * (np.asarray(step) / STEPS)
+        return self.column.low + np.asarray(step) * (self.column.range / self.steps)
 
 
 def rank(level: float, count: int) -> int:
@@ -49,7 +50,7 @@ def search_quantiles(searches: list[Search], grouping: Grouping, bits: int) -> P
     """The values; an edge that too few rows reach is `low`, one that enough do not exceed is `high`."""
     if not searches:
         return []
-    low, high = np.full(len(searches), -1), np.full(len(searches), STEPS)
+    low, high = np.full(len(searches), -1), np.array([search.steps for search in searches])
     arity = next((each for each in ARITIES if (each - 1) * len(searches) <= COMPARISONS_A_ROUND), ARITIES[-1])
     goals = np.array([search.rows for search in searches])
     parts = np.arange(1, arity)

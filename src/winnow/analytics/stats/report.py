@@ -127,7 +127,7 @@ class StatisticsReport:
 
     def plot(self, column: str) -> "go.Figure":
         """The distribution of a column; by group where there are groups."""
-        from winnow.analytics.stats.figures import column_figure  # noqa: PLC0415 - Plotly takes a while to import
+        from winnow.analytics.stats.report_charts import column_figure  # noqa: PLC0415 - Plotly takes a while to import
 
         return column_figure(self[column])
 

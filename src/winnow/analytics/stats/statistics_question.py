@@ -35,9 +35,9 @@ class StatisticsQuestion(Question):
     """So many bins for each column of numbers."""
     histogram_range: Literal["bounds", "quantiles"] = "bounds"
     """Bins divide the bounds evenly, or what lies between the 1 % and 99 % quantiles."""
-    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(), max_length=100)
     correlation: bool = False
-    tests: tuple[str, ...] = ()
+    tests: tuple[str, ...] = Field(default=(), max_length=20)
     """`TEST_FORMS`, as on the command line."""
     per_owner: bool = False
 
@@ -67,7 +67,7 @@ class StatisticsQuestion(Question):
         return frozenset(needed)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
-        from winnow.analytics.stats.exact_program import exact_program  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.stats.noiseless_program import exact_program  # noqa: PLC0415 - agents run no program
         from winnow.analytics.stats.noisy_program import noisy_program  # noqa: PLC0415
         from winnow.analytics.stats.plan import make_plan  # noqa: PLC0415
 

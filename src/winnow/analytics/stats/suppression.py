@@ -8,6 +8,7 @@ Hidden cells are never summed.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -24,7 +25,9 @@ HIDDEN = (SMALL, WITHHELD)
 States: TypeAlias = NDArray[np.int8]
 Key: TypeAlias = tuple[str, ...]
 """What is counted, of which column, by which columns: ("bins", "age", "sex")."""
-CellName: TypeAlias = tuple[str, ...]
+Condition: TypeAlias = tuple[str, ...]
+"""What is true of rows: ("ward", "value", "2")."""
+CellName: TypeAlias = tuple[Condition, ...]
 TOTAL = -1
 """The place of a line's total."""
 
@@ -38,6 +41,10 @@ class CellTable:
     key: Key
     shape: tuple[int, int]
     count: Callable[["OwnerTable"], NDArray[np.int64]]
+    complete: bool = False
+    """Whether every row has a value of the column."""
+    listed: tuple[int, ...] = ()
+    """Of each column that groups are made of, how many values it lists; what is in none of these groups comes last."""
 
     @property
     def full_shape(self) -> tuple[int, int]:
@@ -54,13 +61,24 @@ class CellTable:
         return counts
 
     def names(self) -> list[CellName]:
-        """Cells of several tables that are the same have the same name, such as a column's total."""
-        kind, column, *by = self.key
+        """What the rows of each cell have in common: cells of several tables that count the same have the same name."""
+        kind, column, *_ = self.key
         rows, groups = self.full_shape
-        of_rows = [(kind, str(row)) for row in range(self.shape[0])] if rows > 1 else []
-        of_groups = [(*by, str(group)) for group in range(self.shape[1])] if groups > 1 else []
-        total_row = ("missing" if kind == "missing" else "n",)
-        return [(column, *row, "|", *group) for row in (*of_rows, total_row) for group in (*of_groups, ())]
+        word = "bin" if kind == "bins" else "value"
+        of_rows: list[set[Condition]] = [{(column, word, str(row))} for row in range(self.shape[0])] if rows > 1 else []
+        total: set[Condition] = set() if self.complete else {(column, "present")}
+        if kind in ("missing", "without"):
+            total = {(column, "missing")} | ({(self.key[2], "present")} if kind == "without" else set())
+        of_groups = [self._group(group) for group in range(self.shape[1])] if groups > 1 else []
+        return [_name(row | group) for row in (*of_rows, total) for group in (*of_groups, set())]
+
+    def _group(self, group: int) -> set[Condition]:
+        """A group by its columns' values."""
+        by = self.key[2:]
+        if not self.listed or group >= prod(self.listed):
+            return {(",".join(by), "rest" if self.listed else "group", str(group))}
+        places = np.unravel_index(group, self.listed)
+        return {(column, "value", str(place)) for column, place in zip(by, places, strict=True)}
 
     def told(self) -> NDArray[np.bool_]:
         told = np.ones(self.full_shape, bool)
@@ -94,12 +112,20 @@ class CellIndex:
             found[self.places[key]] = each.full_count(table).reshape(-1)
         return found
 
-    def lines(self) -> dict[str, list[NDArray[np.int64]]]:
-        """By column: what is told of one says nothing of another."""
-        found = dict[str, list[NDArray[np.int64]]]()
-        for key, table in self.tables.items():
-            found.setdefault(key[1], []).extend(self.places[key][line] for line in table.lines())
-        return found
+    def lines(self) -> list[NDArray[np.int64]]:
+        """Those of all tables. A line with a cell that is told nowhere, and is in no other table, says nothing."""
+        tables_of = np.zeros(len(self.told), np.int64)
+        for places in self.places.values():
+            tables_of[places] += 1
+        useful = self.told | (tables_of > 1)
+        found = [self.places[key][line] for key, table in self.tables.items() for line in table.lines()]
+        return [line for line in found if useful[line].all()]
+
+
+def _name(conditions: set[Condition]) -> CellName:
+    """A value of a column says that there is one."""
+    valued = {condition[0] for condition in conditions if condition[1] in ("value", "bin")}
+    return tuple(sorted(each for each in conditions if each[1] != "present" or each[0] not in valued))
 
 
 def decide_cells(cells: CellIndex, minimum: int, bits: int) -> Program[States]:
@@ -117,8 +143,8 @@ def decide_cells(cells: CellIndex, minimum: int, bits: int) -> Program[States]:
     )
     states = np.full(len(cells.told), WITHHELD, np.int8)
     states[asked] = np.where(bits_opened, SHOWN, EMPTY)
-    lines = [(column, line) for column, own in cells.lines().items() for line in own]
-    small = [line[:-1][states[line[:-1]] == EMPTY] for _, line in lines]
+    lines = cells.lines()
+    small = [line[:-1][states[line[:-1]] == EMPTY] for line in lines]
     below, unsure = np.flatnonzero(states == EMPTY), [number for number, own in enumerate(small) if len(own)]
     together = np.ones(len(lines), bool)
     if len(below):
@@ -133,27 +159,42 @@ def decide_cells(cells: CellIndex, minimum: int, bits: int) -> Program[States]:
         answers = yield Compare(label="cells without rows", local=small_counts, thresholds=thresholds, bits=bits)
         states[below] = np.where(answers[: len(below)], SMALL, EMPTY)
         together[unsure] = answers[len(below) :]
-    for column in cells.lines():
-        own = [number for number, (whose, _) in enumerate(lines) if whose == column]
-        withhold(states, cells.told, [lines[number][1] for number in own], together[own])
+    withhold(states, cells.told, lines, together)
     return states
 
 
 def withhold(
     states: States, told: NDArray[np.bool_], lines: list[NDArray[np.int64]], together: NDArray[np.bool_]
 ) -> None:
-    """Hide further cells of a column's lines, until its small cells are safe; what is known all the same is told."""
+    """Hide further cells of lines, until its small cells are safe; what is known all the same is told."""
     while True:
         certain = _certain(states, lines)
         unsafe = [line for n, line in enumerate(lines) if not _safe(states[line], certain[line], bool(together[n]))]
-        shown = [cell for line in unsafe for cell in _from_hidden(states, line[:-1]) if states[cell] == SHOWN]
-        if not shown:
+        touched, partners = set[int](), list[int]()
+        for line in unsafe:
+            if touched.isdisjoint(line.tolist()) and (partner := _partner(states, [line], lines)) is not None:
+                partners.append(partner)
+                touched.update(line.tolist(), (partner,))
+        if not partners:
             break
-        states[shown[0]] = WITHHELD
-    if unsafe:  # nothing is left to hide behind
-        cells = np.unique(np.concatenate(lines))
-        states[cells[states[cells] == SHOWN]] = WITHHELD
+        states[partners] = WITHHELD
     states[_certain(states, lines) & told & (states == WITHHELD)] = SHOWN
+
+
+def _partner(states: States, reached: list[NDArray[np.int64]], lines: list[NDArray[np.int64]]) -> int | None:
+    """The next cell to hide: of a line that is `reached`, or else of the nearest one that hidden cells connect it
+    with; totals come last.
+    """
+    while True:
+        for line in reached:
+            for cell in _from_hidden(states, line[:-1]):
+                if states[cell] == SHOWN:
+                    return int(cell)
+        hidden = np.unique(np.concatenate([line[np.isin(states[line], HIDDEN)] for line in reached]))
+        further = [line for line in lines if np.isin(line, hidden).any()]
+        if len(further) <= len(reached):
+            return next((int(line[-1]) for line in reached if states[line[-1]] == SHOWN), None)
+        reached = further
 
 
 def _from_hidden(states: States, cells: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -170,14 +211,29 @@ def _certain(states: States, lines: list[NDArray[np.int64]]) -> NDArray[np.bool_
     A⁺A has a one at (i, i).
     """
     certain = np.zeros(len(states), bool)
-    cells = np.unique(np.concatenate(lines)) if lines else np.zeros(0, np.int64)
-    hidden = cells[np.isin(states[cells], HIDDEN)]
-    equations = np.zeros((len(lines), len(hidden)))
-    for number, line in enumerate(lines):
-        equations[number] = np.isin(hidden, line[:-1]).astype(float) - (hidden == line[-1])
-    inverse = np.linalg.pinv(equations @ equations.T, hermitian=True)
-    certain[hidden] = np.einsum("li,lk,ki->i", equations, inverse, equations, optimize=True) > 1 - 1e-6
+    for own in _connected(states, lines):
+        hidden = np.unique(np.concatenate([line[np.isin(states[line], HIDDEN)] for line in own]))
+        equations = np.zeros((len(own), len(hidden)))
+        for number, line in enumerate(own):
+            equations[number] = np.isin(hidden, line[:-1]).astype(float) - (hidden == line[-1])
+        inverse = np.linalg.pinv(equations @ equations.T, hermitian=True)
+        certain[hidden] = np.einsum("li,lk,ki->i", equations, inverse, equations, optimize=True) > 1 - 1e-6
     return certain
+
+
+def _connected(states: States, lines: list[NDArray[np.int64]]) -> list[list[NDArray[np.int64]]]:
+    """Lines that have hidden cells in common, each time together: other lines say nothing of these."""
+    joined = list[tuple[set[int], list[NDArray[np.int64]]]]()
+    for line in lines:
+        cells, own = {*line[(states[line] == SMALL) | (states[line] == WITHHELD)].tolist()}, [line]
+        apart = list[tuple[set[int], list[NDArray[np.int64]]]]()
+        for other_cells, others in joined:
+            if cells & other_cells:
+                cells, own = cells | other_cells, others + own
+            else:
+                apart.append((other_cells, others))
+        joined = [*apart, (cells, own)] if cells else joined
+    return [own for _, own in joined]
 
 
 def _safe(line: States, certain: NDArray[np.bool_], together: bool) -> bool:

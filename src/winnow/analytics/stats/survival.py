@@ -73,9 +73,14 @@ def open_survival(survival: Survival, minimum: int, bits: int) -> Program[dict[s
         sums = np.concatenate([np.zeros((1, STATES, groups), np.int64), survival.counts(table).cumsum(axis=0)])
         return np.stack([sums[end] - sums[begin] for begin, end in spans]).reshape(-1)
 
-    thresholds = np.full(len(spans) * STATES * groups, minimum, np.int64)
-    answers = yield Compare(label="intervals with enough rows", local=span_counts, thresholds=thresholds, bits=bits)
-    enough = [bool(each.all()) for each in answers.reshape(len(spans), -1)]
+    def compared(table: "OwnerTable") -> NDArray[np.int64]:
+        outside = int((survival.grouping.codes(table) >= groups).sum()) if survival.grouping.columns else 0
+        return np.concatenate([span_counts(table), np.full(2, outside, np.int64)])
+
+    thresholds = np.r_[np.full(len(spans) * STATES * groups, minimum, np.int64), 1, minimum]
+    bits_opened = yield Compare(label="intervals with enough rows", local=compared, thresholds=thresholds, bits=bits)
+    *answers, any_outside, enough_outside = bits_opened
+    enough = [bool(each.all()) for each in np.reshape(answers, (len(spans), -1))]
     cuts = _join(dict(zip(spans, enough, strict=True)))
     told = {
         "test": "survival",
@@ -83,6 +88,8 @@ def open_survival(survival: Survival, minimum: int, bits: int) -> Program[dict[s
         "event": survival.event,
         "by": ", ".join(each.name for each in survival.grouping.columns),
     }
+    if any_outside and not enough_outside:  # all rows are counted as well, so that these could be subtracted
+        return {**told, "p": None, "reason": f"fewer than {minimum} rows belong to none of the groups"}
     if not cuts:
         return {**told, "p": None, "reason": f"a group has fewer than {minimum} events or censored rows"}
 

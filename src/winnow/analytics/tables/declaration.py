@@ -14,6 +14,7 @@
 `file` and its like are the source (`source.py`); the rest is the declaration, which owners show each other.
 """
 
+from collections import Counter
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal, get_args
 
@@ -79,8 +80,9 @@ class ColumnDeclaration(Settings):
     def _check_values(self, values: tuple[Value, ...]) -> None:
         if not values:
             raise ValueError("values = [] is empty; list the values, or leave the key out")
-        if repeated := [each for place, each in enumerate(values) if each in values[:place]]:
-            raise ValueError(f"values lists {repeated[0]!r} twice; list every value once")
+        if len({*values}) < len(values):
+            repeated = next(each for each, times in Counter(values).items() if times > 1)
+            raise ValueError(f"values lists {repeated!r} twice; list every value once")
         texts = [isinstance(each, str) for each in values]
         if any(texts) and not all(texts):
             raise ValueError("values mixes text and numbers; write all of them in quotes, or none")

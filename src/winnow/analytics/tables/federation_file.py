@@ -12,7 +12,7 @@ from pyarrow import compute
 from winnow.analytics.query_rules import ANY, SIMULATION_RULE, QueryRule
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.parse_table import parse_table, validated
+from winnow.analytics.tables.parse_table_section import parse_table, validated
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.analytics.tables.source import TableSource
 from winnow.core import ConfigError, DataError, suggest

@@ -8,7 +8,7 @@ import pyarrow as arrow
 
 from winnow.analytics.tables.declaration import SET_COLUMN, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.analytics.tables.parse_table import parse_table
+from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_databases import read_database
 from winnow.analytics.tables.read_files import UnknownColumnError, read_file
 from winnow.analytics.tables.source import TableSource

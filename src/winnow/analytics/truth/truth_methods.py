@@ -26,7 +26,7 @@ MAX_CELLS = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Estimate:
+class TruthEstimate:
     """What is known of all items: a row of confidences each; and the sums that belong to no item."""
 
     confidence: Numbers
@@ -53,22 +53,22 @@ class TruthMethod(ABC):
         """Sums of each item."""
 
     @abstractmethod
-    def trust(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def trust(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         """How far each worker is to be trusted."""
 
     @abstractmethod
-    def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
+    def contributions(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> tuple[Numbers, Numbers]:
         """What each answer adds to the sums of its item, and each worker to the shared ones."""
 
     @abstractmethod
-    def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
+    def confidence(self, sums: Numbers, shared: Numbers, before: TruthEstimate | None) -> Numbers:
         """What the sums say of each item."""
 
 
 class _Voting(TruthMethod):
     """Binary events, one a class where there are more than two."""
 
-    def trust(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def trust(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         """τ_i = [Σ_{E_i1} ρ_j + Σ_{E_i0} (1 − ρ_j)] / (|E_i1| + |E_i0|) (equation 13)."""
         if estimate is None:
             return np.full(answers.worker_count, START_TRUST)
@@ -85,11 +85,11 @@ class SumMethod(_Voting):
     def item_sums(self, classes: int) -> int:
         return self.columns(classes) + 1
 
-    def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
+    def contributions(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> tuple[Numbers, Numbers]:
         trust = self.trust(answers, estimate)[answers.workers, None]
         return np.hstack([_events(answers) * trust, trust]), np.zeros((answers.worker_count, 0))
 
-    def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
+    def confidence(self, sums: Numbers, shared: Numbers, before: TruthEstimate | None) -> Numbers:
         weight = sums[:, -1:]
         return np.where(weight > 0, sums[:, :-1] / np.where(weight > 0, weight, 1), 0.5).clip(0, 1)
 
@@ -103,12 +103,12 @@ class LogisticMethod(_Voting):
     def item_sums(self, classes: int) -> int:
         return self.columns(classes)
 
-    def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
+    def contributions(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> tuple[Numbers, Numbers]:
         trust = self.trust(answers, estimate).clip(CLIP, 1 - CLIP)
         weight = -np.log1p(-trust)[answers.workers, None]
         return np.where(_events(answers), weight, -weight), np.zeros((answers.worker_count, 0))
 
-    def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
+    def confidence(self, sums: Numbers, shared: Numbers, before: TruthEstimate | None) -> Numbers:
         logistic: Numbers = 1 / (1 + np.exp(-sums.clip(-700, 700)))
         return logistic
 
@@ -130,22 +130,22 @@ class DawidSkeneMethod(TruthMethod):
     def item_sums(self, classes: int) -> int:
         return classes
 
-    def trust(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def trust(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         """How often the worker's answer is right: Σ_k P(k) π_kk."""
         right = np.diagonal(self._confusion(answers, estimate), axis1=1, axis2=2)
         return right @ _prior(estimate, answers.classes)
 
-    def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
+    def contributions(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> tuple[Numbers, Numbers]:
         logarithms = np.log(self._confusion(answers, estimate))
         return logarithms[answers.workers, :, answers.labels], np.zeros((answers.worker_count, 0))
 
-    def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
+    def confidence(self, sums: Numbers, shared: Numbers, before: TruthEstimate | None) -> Numbers:
         posterior = sums + np.log(_prior(before, sums.shape[1]))
         likely = np.exp(posterior - posterior.max(axis=1, keepdims=True))
         result: Numbers = likely / likely.sum(axis=1, keepdims=True)
         return result
 
-    def _confusion(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def _confusion(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         """π[worker, truth, answer]."""
         k = answers.classes
         if answers.worker_count * k * k > MAX_CELLS:
@@ -177,17 +177,17 @@ class CrhMethod(TruthMethod):
     def item_sums(self, classes: int) -> int:
         return 4
 
-    def trust(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def trust(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         total = estimate.shared[0] if estimate is not None else answers.worker_count
         trust: Numbers = log(max(total, MIN_ERROR)) - np.log(self._errors(answers, estimate))
         return trust
 
-    def contributions(self, answers: AnswerArrays, estimate: Estimate | None) -> tuple[Numbers, Numbers]:
+    def contributions(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> tuple[Numbers, Numbers]:
         errors = self._errors(answers, estimate)
         logarithm, x = np.log(errors)[answers.workers], answers.values
         return np.column_stack([x, np.ones(len(x)), logarithm * x, logarithm]), errors[:, None]
 
-    def confidence(self, sums: Numbers, shared: Numbers, before: Estimate | None) -> Numbers:
+    def confidence(self, sums: Numbers, shared: Numbers, before: TruthEstimate | None) -> Numbers:
         x, answered, logarithm_x, logarithm = sums.T
         total = log(max(shared[0], MIN_ERROR))
         weight = total * answered - logarithm
@@ -197,7 +197,7 @@ class CrhMethod(TruthMethod):
         column: Numbers = value.clip(-1, 1)[:, None]
         return column
 
-    def _errors(self, answers: AnswerArrays, estimate: Estimate | None) -> Numbers:
+    def _errors(self, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
         """Each worker's mean squared error over its own items; all alike in the beginning."""
         if estimate is None:
             return np.ones(answers.worker_count)
@@ -218,7 +218,7 @@ def method_named(name: str) -> TruthMethod:
     return METHODS[name]
 
 
-def discover_plainly(method: TruthMethod, answers: AnswerArrays, iterations: int) -> Estimate:
+def discover_plainly(method: TruthMethod, answers: AnswerArrays, iterations: int) -> TruthEstimate:
     """Truth discovery by somebody who sees all answers."""
     estimate = None
     for _ in range(iterations):
@@ -227,7 +227,7 @@ def discover_plainly(method: TruthMethod, answers: AnswerArrays, iterations: int
         for place, part in enumerate(of_answers.T):
             sums[:, place] = np.bincount(answers.items, part, answers.item_count)
         shared = of_workers.sum(axis=0)
-        estimate = Estimate(confidence=method.confidence(sums, shared, estimate), shared=shared)
+        estimate = TruthEstimate(confidence=method.confidence(sums, shared, estimate), shared=shared)
     assert estimate is not None
     return estimate
 
@@ -239,7 +239,7 @@ def _events(answers: AnswerArrays) -> NDArray[np.bool_]:
     return np.asarray(answers.labels[:, None] == np.arange(answers.classes))
 
 
-def _prior(estimate: Estimate | None, classes: int) -> Numbers:
+def _prior(estimate: TruthEstimate | None, classes: int) -> Numbers:
     """How frequent each class is."""
     if estimate is None:
         return np.full(classes, 1 / classes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from winnow.analytics.truth.answer_arrays import Numbers
 from winnow.analytics.truth.crowd_answers import CrowdAnswers
-from winnow.analytics.truth.truth_methods import Estimate, TruthMethod
+from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import FORMULA_STARTS
@@ -68,7 +68,11 @@ class TruthReport:
 
 
 def make_report(
-    crowd: CrowdAnswers, method: TruthMethod, estimate: Estimate, iterations: int, private: TruthDiscovery | None = None
+    crowd: CrowdAnswers,
+    method: TruthMethod,
+    estimate: TruthEstimate,
+    iterations: int,
+    private: TruthDiscovery | None = None,
 ) -> TruthReport:
     """The report of an estimate; `private` is how it was found, if not in the clear."""
     truths, confidences = _truths(crowd, estimate)
@@ -96,7 +100,7 @@ def make_report(
     return TruthReport(answer)
 
 
-def _truths(crowd: CrowdAnswers, estimate: Estimate) -> tuple[list[Any], list[float | None]]:
+def _truths(crowd: CrowdAnswers, estimate: TruthEstimate) -> tuple[list[Any], list[float | None]]:
     answered, confidence = crowd.answered() > 0, estimate.confidence
     if not crowd.labels:
         numbers = crowd.in_units(confidence[:, 0])

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays, Numbers
-from winnow.analytics.truth.truth_methods import Estimate
+from winnow.analytics.truth.truth_methods import TruthEstimate
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
 from winnow.analytics.truth.vector_shares import (
     Elements,
@@ -99,7 +99,7 @@ class TruthSite:
         self._asked[task.name, task.client] = (task.round, digest)
 
 
-def own_vector(terms: TruthTerms, answers: AnswerArrays, estimate: Estimate | None) -> Elements:
+def own_vector(terms: TruthTerms, answers: AnswerArrays, estimate: TruthEstimate | None) -> Elements:
     """What a participant adds to all sums, zeros included: its length says nothing of its answers."""
     of_answers, of_workers = terms.method.contributions(answers, estimate)
     by_item = np.zeros((terms.items, of_answers.shape[1]))
@@ -109,7 +109,7 @@ def own_vector(terms: TruthTerms, answers: AnswerArrays, estimate: Estimate | No
     return to_fixed_point(vector, terms.bits)
 
 
-def read_estimate(payload: Payload, terms: TruthTerms) -> Estimate | None:
+def read_estimate(payload: Payload, terms: TruthTerms) -> TruthEstimate | None:
     """The estimate that the server sends; there is none at first."""
     if ESTIMATE not in payload:
         return None
@@ -119,7 +119,7 @@ def read_estimate(payload: Payload, terms: TruthTerms) -> Estimate | None:
         raise SharesError("the server's estimate does not fit the items")
     if not (np.isfinite(confidence).all() and np.isfinite(shared).all() and (np.abs(confidence) <= 1).all()):
         raise SharesError("the server's estimate has a value that is no confidence")
-    return Estimate(confidence=confidence, shared=shared)
+    return TruthEstimate(confidence=confidence, shared=shared)
 
 
 def _senders_of(task: Task, terms: TruthTerms) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Mapping
 import numpy as np
 
 from winnow.analytics.truth.answer_arrays import Numbers
-from winnow.analytics.truth.truth_methods import Estimate
+from winnow.analytics.truth.truth_methods import TruthEstimate
 from winnow.analytics.truth.truth_site import ADD, DEAL, ESTIMATE, SUM, VALUES, AddTask
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
 from winnow.analytics.truth.vector_shares import ENTRY_BYTES, Elements, P, from_fixed_point, join_vector
@@ -43,7 +43,7 @@ class TruthDiscovery:
 
     def __init__(self, terms: TruthTerms, iterations: int | None = None) -> None:
         self.terms, self.iterations = terms, iterations or terms.method.iterations
-        self.estimate: Estimate | None = None
+        self.estimate: TruthEstimate | None = None
         self.stopped: str | None = None
         self.round = 0
         self.present = list(range(terms.participants))
@@ -82,7 +82,7 @@ class TruthDiscovery:
         values = snapshot.values
         self.round, self.stopped = values["round"], values["stopped"]
         self.present, self.holders = list(values["present"]), list(values["holders"])
-        self.estimate = Estimate(**snapshot.arrays) if snapshot.arrays else None
+        self.estimate = TruthEstimate(**snapshot.arrays) if snapshot.arrays else None
 
     def _iteration(self, federation: Federation, spent: list[Cost]) -> Generator[AnyEvent, None, Elements]:
         dealt = yield from self._replies(federation, self._deal_tasks(), self._deal_fault, spent)
@@ -184,7 +184,7 @@ class TruthDiscovery:
             return f"participant {client} sent a sum with a value outside the field"
         return None
 
-    def _next_estimate(self, opened: Elements) -> Estimate:
+    def _next_estimate(self, opened: Elements) -> TruthEstimate:
         terms, before = self.terms, self.estimate
         numbers = from_fixed_point(opened, terms.bits)
         per_item = terms.items * terms.method.item_sums(terms.classes)
@@ -193,14 +193,14 @@ class TruthDiscovery:
         if terms.dropouts != KEPT and before is not None:
             weight = (len(self.present) / terms.participants) ** ALPHA  # equations 27 and 28
             confidence = weight * confidence + (1 - weight) * before.confidence
-        return Estimate(confidence=confidence, shared=shared)
+        return TruthEstimate(confidence=confidence, shared=shared)
 
 
-def _estimate_arrays(estimate: Estimate) -> Mapping[str, Numbers]:
+def _estimate_arrays(estimate: TruthEstimate) -> Mapping[str, Numbers]:
     return {"confidence": estimate.confidence, "shared": estimate.shared}
 
 
-def _change(before: Estimate | None, after: Estimate) -> float:
+def _change(before: TruthEstimate | None, after: TruthEstimate) -> float:
     """The largest change of a confidence."""
     if before is None:
         return float("nan")

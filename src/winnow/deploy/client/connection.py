@@ -18,7 +18,6 @@ from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer,
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.messages import (
@@ -42,11 +41,13 @@ from winnow.deploy.wire.messages import (
     SubmitJob,
 )
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
+    from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.deploy.client.bundle import JobDescription
 
 RETRY_SECONDS = 20.0
@@ -145,6 +146,14 @@ class Connection:
     ) -> DeployedAnswer:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""
         return ask(self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder)
+
+    def query(self, sql: str, *, owners: Sequence[str] = (), epsilon: float | None = None) -> "QueryAnswer":
+        """The owners' answer to a SELECT statement; with `epsilon` it is noisy and takes from your budget."""
+        from winnow.analytics.question import read_question  # noqa: PLC0415 - most connections ask nothing
+        from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+
+        question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
+        return QueryAnswer(self.ask(question, owners=owners).values)
 
     def job(self, name: str) -> "SubmittedJob":
         return SubmittedJob(self, name)

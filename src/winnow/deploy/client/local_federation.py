@@ -26,7 +26,7 @@ from winnow.deploy.trust.provisioning import open_provisioner
 
 LOCAL_USER = "me"
 FORK_SERVER_SOCKET = "fork-server"
-"""The socket of the fork server, which starts the sites' job processes."""
+"""The socket of the fork server, which starts the job processes of the server and the sites."""
 START_SECONDS = 60.0
 """Seconds until all sites must be connected, and the seconds that each site adds."""
 START_SECONDS_PER_SITE = 3.0
@@ -155,13 +155,13 @@ def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str,
 
 
 def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
-    """The sites' workers are forked from one process: a hundred separate ones would not fit into memory."""
+    """Jobs' processes are forked from one process: at a hundred sites, separate ones would not fit into memory."""
     cpus = sorted(os.sched_getaffinity(0))
-    place = environment(folder, ProcessLimits(memory_mb=0, cpus=cpus[:1]))
+    limits = ProcessLimits(memory_mb=0, cpus=cpus[:1])
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
-            env={**place, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())},
+            env=environment(folder, limits, shared_cache=True),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

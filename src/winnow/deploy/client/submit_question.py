@@ -16,9 +16,9 @@ from winnow.core.untrusted_text import one_line
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import RequestRefusedError
-from winnow.deploy.wire.messages import EVENT_KIND, JobInfo
+from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.runs import file_names
 from winnow.runs.event_log import decode_event
 
@@ -75,7 +75,8 @@ def ask(
     on_line: OnLine = lambda line: None,
     folder: Path | None = None,
 ) -> DeployedAnswer:
-    """Put a question to these owners, or to all that offer its table. All of them have to answer.
+    """Put a question to these owners, or to all that offer its table. All of them have to answer. Two owners may stand
+    beside a helper: a site without the table whose policy says helper = true.
 
     `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
     """
@@ -96,7 +97,9 @@ def ask(
         raise
     if final.status != "finished":
         raise RunError(f"job {job.name} {final.status}: {final.reason}")
-    answer = DeployedAnswer(values=_answer(connection, job), owners=tuple(final.sites), job=job.name)
+    values = _answer(connection, job)
+    whose = values.get("owners", final.sites)  # sites without a helper
+    answer = DeployedAnswer(values=values, owners=tuple(each for each in final.sites if each in whose), job=job.name)
     if folder is not None:
         job.download(folder)
     return answer
@@ -124,7 +127,8 @@ def _wait_for_owners(job: "SubmittedJob", named: Sequence[str], timeout: float, 
             _give_up(job, "; ".join(f"{site} refuses: {reason}" for site, reason in sorted(state.rejections.items())))
         if time.monotonic() > begun + timeout:
             silent = [site for site in named if site not in state.sites]
-            who = f"{', '.join(silent)} did not answer" if silent else state.reason
+            asked = state.status == "starting" or any(site in state.sites for site in named)
+            who = f"{', '.join(silent)} did not answer" if silent and asked else f"{state.reason}; no answer"
             _give_up(job, f"{who} within {timeout:g} seconds; ask without them (--owners …), or later")
         if state.reason != told and time.monotonic() > begun + 2:
             told = state.reason
@@ -139,10 +143,12 @@ def _give_up(job: "SubmittedJob", reason: str) -> None:
 
 
 def _watch(job: "SubmittedJob", on_event: OnEvent, on_line: OnLine) -> JobInfo:
-    """Follow a running job to its end."""
+    """Follow a running job to its end. An owner that is lost ends it: without all of them there is no answer."""
     for line in job.lines():
         if line.kind == EVENT_KIND:
             on_event(decode_event(line.text.encode()))
+        elif line.kind == SITE_LOST_KIND:
+            _give_up(job, line.text)
         else:
             on_line(f"{line.source}: {line.text}")
     return job.state()

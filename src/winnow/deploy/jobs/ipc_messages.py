@@ -132,7 +132,8 @@ class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class PrepareJob(WireMessage, frozen=True, kw_only=True):
     """Prepare a job with these data (a [data.NAME] or [tables.NAME] table of the site), the site's mandatory filters,
-    whether its policy lets confusion matrices out, which evidence on the data it shares, and how it answers a question.
+    whether its policy lets confusion matrices out, which evidence on the data it shares, and how it answers a question
+    (a helper does not, and has no data).
     """
 
     job: str

@@ -3,6 +3,7 @@
 from typing import Any
 
 from winnow.core import ConfigError
+from winnow.deploy.jobs.client_statement_signatures import KEEPER_NUMBER, statement_bytes, verify_statement
 from winnow.deploy.jobs.ipc_messages import (
     ReleaseNoteRequest,
     ReleaseNoteResponse,
@@ -16,7 +17,6 @@ from winnow.deploy.jobs.ipc_messages import (
     SpendResponse,
 )
 from winnow.deploy.jobs.parent_channel import ParentChannel
-from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, verify_statement
 from winnow.learn.party_signing_interface import UPDATE
 from winnow.privacy.secagg.errors import ProtocolError
 
@@ -54,9 +54,17 @@ class AgentIdentities:
         """The site and the client's index there. The server assigns numbers, and could tell one site that a client is
         at another site than it tells a third.
         """
+        site = self._site(party)
+        return f"{site.site} {party - site.first_client}"
+
+    def site(self, party: int) -> str:
+        """The site that a client is at, by its certificate."""
+        return self._site(party).site
+
+    def _site(self, party: int) -> SitePublicKey:
         for each in self._site_keys:
             if self._hosts(each, party):
-                return f"{each.site} {party - each.first_client}"
+                return each
         raise ProtocolError(f"client {party} belongs to no site of this job with a valid certificate")
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:

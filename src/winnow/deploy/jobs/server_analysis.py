@@ -6,8 +6,8 @@ from winnow.analytics.question import Question
 from winnow.analytics.workflow import AnalysisWorkflow, answer_text
 from winnow.config.job_settings import JobSettings
 from winnow.deploy.jobs.bundle_format import read_bundle
+from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.jobs.deployed_run import DeployedRun
-from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.runs import RunLabel, RunView, file_names
 
 

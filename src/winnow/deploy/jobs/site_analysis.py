@@ -6,10 +6,10 @@ from pathlib import Path
 
 from winnow.analytics.question import QueryTerms, Question
 from winnow.analytics.site import AnalysisSite
+from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.read_rows import read_site_table
 from winnow.analytics.tasks import ANALYSIS_STEP
-from winnow.core import ConfigError
-from winnow.deploy.jobs.ipc_messages import PrepareJob
+from winnow.deploy.jobs.ipc_messages import PrepareJob, QuestionTerms
 from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.deploy.wire.messages import DataDescription
@@ -29,12 +29,26 @@ def analysis_handlers(
     identities: AgentIdentities,
     submission: str,
 ) -> SiteHandlers:
-    """What a site does to answer a question; `client_number` waits for this owner's number."""
+    """What a site does to answer a question, or to help two owners; `client_number` waits for this party's number."""
     told = prepare.question
-    if told is None:
-        raise ConfigError("this site has no rule for questions")
-    table = read_site_table(question.table, prepare.data)
-    terms = QueryTerms(
+    table = None if told is None else read_site_table(question.table, prepare.data)
+    site = AnalysisSite(
+        question,
+        table,
+        None if told is None or table is None else _terms(told, table),
+        client=client_number(ONE_OWNER),
+        noise_seed=b"" if told is None else told.noise_seed,
+        submission=submission,
+        book=cache(identities.book),
+        identities=identities,
+        site_of=identities.site,
+        on_match=lambda identifiers: _keep(identifiers, Path(prepare.folder) / RESULTS / COMMON_FILE),
+    )
+    return SiteHandlers(site=None, handlers=site.handlers(), volatile=frozenset({ANALYSIS_STEP}))
+
+
+def _terms(told: QuestionTerms, table: OwnerTable) -> QueryTerms:
+    return QueryTerms(
         declaration=table.declaration,
         minimum=told.minimum,
         allow=tuple(told.allow),
@@ -42,18 +56,6 @@ def analysis_handlers(
         noise_needed=told.noise_delta is not None,
         noise_delta=told.noise_delta,
     )
-    site = AnalysisSite(
-        question,
-        table,
-        terms,
-        client=client_number(ONE_OWNER),
-        noise_seed=told.noise_seed,
-        submission=submission,
-        book=cache(identities.book),
-        identities=identities,
-        on_match=lambda identifiers: _keep(identifiers, Path(prepare.folder) / RESULTS / COMMON_FILE),
-    )
-    return SiteHandlers(site=None, handlers=site.handlers(), volatile=frozenset({ANALYSIS_STEP}))
 
 
 def _keep(identifiers: Sequence[str], path: Path) -> None:

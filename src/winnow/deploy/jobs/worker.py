@@ -13,6 +13,7 @@ import msgspec
 
 from winnow.core import AnyEvent, Population
 from winnow.deploy.jobs.bundle_format import read_bundle
+from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.jobs.deployed_run import OnEvent
 from winnow.deploy.jobs.error_redaction import redacted_error, set_private_log
 from winnow.deploy.jobs.ipc_messages import (
@@ -30,7 +31,6 @@ from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError,
 from winnow.deploy.jobs.party_data import SiteData, load_site_data
 from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.jobs.run_bundle import run_job
-from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.execution_context import ExecutionContext

@@ -38,7 +38,10 @@ class ForkedProcess:
         finally:
             os.close(folder)
         socket.send_fds(self._control, [msgspec.json.encode(spec)], [channel])
-        return msgspec.json.decode(self._control.recv(64), type=int)
+        answer = self._control.recv(64)
+        if not answer:
+            raise ConnectionError("it could not start a process")
+        return msgspec.json.decode(answer, type=int)
 
     def poll(self) -> int | None:
         return self._exit_status(0.0)

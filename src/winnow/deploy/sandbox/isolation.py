@@ -100,10 +100,14 @@ def _resolved_readable_paths() -> list[Path]:
     return [each.resolve() for each in readable_paths()]
 
 
-def environment(folder: Path, limits: ProcessLimits) -> dict[str, str]:
-    """Nothing of the agent's own environment: it may hold secrets."""
+def environment(folder: Path, limits: ProcessLimits, *, shared_cache: bool = False) -> dict[str, str]:
+    """Nothing of the agent's own environment: it may hold secrets. Its user's cache has kernels that were compiled for
+    earlier jobs; only a process that runs none of the job's own code may share it.
+    """
     threads = str(len(limits.cpus))
+    cache = {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())}
     return {
+        **(cache if shared_cache else {}),
         "PATH": os.defpath,
         "LC_ALL": "C.UTF-8",
         "HOME": str(folder),

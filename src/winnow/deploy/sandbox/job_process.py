@@ -109,7 +109,7 @@ class JobProcess:
             program=program,
             folder=str(folder),
             log=str(log),
-            environment=environment(folder, limits),
+            environment=environment(folder, limits, shared_cache=sandbox is None),
         )
         self._process, self.socket = launch(spec)
         self._quota = DiskQuotaMonitor(self._process, [folder, log], limits.disk_mb * MB, self.kill)

@@ -19,7 +19,7 @@ from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.database_reads import Queries
-from winnow.deploy.server.job_logs import AuditWriter
+from winnow.deploy.server.job_log_writer import AuditWriter
 from winnow.deploy.server.job_submission import ServerTrust
 from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.leader_services import ServerResources

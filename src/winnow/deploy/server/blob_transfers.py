@@ -13,10 +13,10 @@ from winnow.deploy.server.reply_blob_folders import MB, ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.atomic_files import read_chunks
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 
 MAX_UPLOADS = 100
 """Bundles of one user, complete or not, that wait to be submitted."""

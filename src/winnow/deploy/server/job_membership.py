@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from winnow.config.job_settings import JobSettings
-from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.job_log_writer import JobLogs
+from winnow.deploy.server.site_instruction_delivery import SiteSession
 from winnow.deploy.server.site_job_state import Participation
-from winnow.deploy.server.site_sessions import SiteSession
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, CancelTasks, ClientResult
 

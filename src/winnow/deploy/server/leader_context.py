@@ -7,7 +7,7 @@ from typing import Any
 from winnow.deploy.server.blob_store import BlobStore
 from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.database_writes import LeaderWrites
-from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.job_log_writer import JobLogs
 from winnow.deploy.server.reply_blob_folders import ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.server.task_exchange import TaskExchange

@@ -16,7 +16,7 @@ from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.database_writes import FAILED, RUNNING, LeaderWrites
-from winnow.deploy.server.job_logs import AuditWriter, JobLogs
+from winnow.deploy.server.job_log_writer import AuditWriter, JobLogs
 from winnow.deploy.server.job_spec import JobSpec, read_job_spec
 from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
 from winnow.deploy.server.leader_context import LeaderContext

@@ -7,9 +7,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from winnow.deploy.server.config import ServerLimits
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import Blob
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 
 MB = 1 << 20
 DISCARDED = "gone"

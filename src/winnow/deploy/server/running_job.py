@@ -25,7 +25,7 @@ from winnow.deploy.jobs.ipc_messages import (
     WithdrawTasks,
 )
 from winnow.deploy.server.database_writes import SERVER_SOURCE, NewLogLine, RoundOrderError
-from winnow.deploy.server.job_logs import MAX_METRICS, bounded_metrics
+from winnow.deploy.server.job_log_writer import MAX_METRICS, bounded_metrics
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.runner_process_handle import RUNNER_LOG, RunnerProcess

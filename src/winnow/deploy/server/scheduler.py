@@ -13,7 +13,7 @@ from winnow.deploy.server.database_writes import ABORTED, QUEUED, STARTING
 from winnow.deploy.server.job_spec import JobSpec
 from winnow.deploy.server.job_supervisor import JobSupervisor
 from winnow.deploy.server.leader_context import LeaderContext
-from winnow.deploy.server.site_sessions import MonotonicClock
+from winnow.deploy.server.site_instruction_delivery import MonotonicClock
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.server.waiting_job import WaitingJob
 from winnow.deploy.wire.messages import Blob, DeployJob, DeployResult

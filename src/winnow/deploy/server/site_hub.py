@@ -11,10 +11,10 @@ import msgspec
 from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database_writes import LeaderWrites
-from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.job_log_writer import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
+from winnow.deploy.server.site_instruction_delivery import MonotonicClock, SiteConnection, SiteSession
 from winnow.deploy.server.site_job_state import Participation
-from winnow.deploy.server.site_sessions import MonotonicClock, SiteConnection, SiteSession
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError, one_line
 from winnow.deploy.wire.messages import (

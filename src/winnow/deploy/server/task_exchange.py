@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.job_log_writer import JobLogs
 from winnow.deploy.server.reply_blob_folders import ReplyInboxes
 from winnow.deploy.server.site_hub import SiteHub
+from winnow.deploy.server.site_instruction_delivery import SiteSession
 from winnow.deploy.server.site_job_state import Participation, reply_digest
-from winnow.deploy.server.site_sessions import SiteSession
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE

@@ -11,7 +11,7 @@ from winnow.core import WinnowError
 from winnow.deploy.server.blob_transfers import BlobTransfers
 from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.database_writes import ENDED, RUNNING
-from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.job_log_writer import JobLogs
 from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.scheduler import Scheduler

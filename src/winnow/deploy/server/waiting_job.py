@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.job_spec import JobSpec
-from winnow.deploy.server.site_sessions import SiteSession
+from winnow.deploy.server.site_instruction_delivery import SiteSession
 from winnow.deploy.wire.messages import DataDescription, DeployJob
 
 RETRY_SECONDS = 30.0
@@ -79,7 +79,9 @@ class WaitingJob:
         assert session.connection is not None
         if session.site in self.rejected:
             return f"rejected the job: {self.rejected[session.site][0]}"
-        if self.spec.data not in session.connection.hello.data:
+        # A site that a question names may be a helper: it decides itself whether it takes part without the table.
+        named_by_question = self.settings.kind is not None and session.site in self.settings.sites
+        if self.spec.data not in session.connection.hello.data and not named_by_question:
             return f"has no data called {self.spec.data}"
         if self.job not in session.participations and not session.has_capacity(self.spec.resources):
             return "has too few free resources"

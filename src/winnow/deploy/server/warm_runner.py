@@ -4,10 +4,13 @@ a new leader.
 
 import asyncio
 import logging
+import os
 import socket
+from pathlib import Path
 
 from winnow.deploy.sandbox.child_entry_point import LaunchSpec
-from winnow.deploy.sandbox.job_process import IdleProcess, Process
+from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.job_process import IdleProcess, Process, fork_from
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,9 @@ class WarmRunner:
             log.info("process %d is preloaded for the next job", self._idle.process.pid)
 
     def launch(self, spec: LaunchSpec) -> tuple[Process, socket.socket]:
-        return self.take().launch(spec)
+        """From the fork server of `winnow local`, where there is one: it has loaded torch, too."""
+        fork_server = os.environ.get(FORK_SERVER_VARIABLE)
+        return self.take().launch(spec) if fork_server is None else fork_from(Path(fork_server), spec)
 
     def take(self) -> IdleProcess:
         idle = self._idle

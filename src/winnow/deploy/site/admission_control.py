@@ -12,6 +12,7 @@ from winnow.deploy.sandbox.isolation import exposing_path, sandbox_unavailable_r
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, utc_now
+from winnow.deploy.trust.policy_rules import PolicyDecision
 from winnow.deploy.trust.signing import Signature, check_job_age, verify
 from winnow.deploy.trust.site_policy import (
     JobRequest,
@@ -47,7 +48,7 @@ class AdmissionTerms:
     share_evidence: list[str]
     sandboxed: bool
     rule: SiteQueryRule | None = None
-    """Under which a question is answered; None for any other job."""
+    """Under which a question is answered; None for any other job, and for a helper, which has no rows."""
 
 
 class AdmissionControl:
@@ -114,12 +115,13 @@ class AdmissionControl:
         asked = QuestionRequest(
             table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
         )
-        rule = answers(policy, author, asked)
-        if not isinstance(rule, SiteQueryRule):
+        helps = policy.helper and question.table not in self._config.tables
+        rule = None if helps else answers(policy, author, asked)
+        if isinstance(rule, PolicyDecision):
             raise NotAdmittedError(rule.reason)
         if not (decision := within_limits(policy, author, request)).allowed:
             raise NotAdmittedError(decision.reason)
-        if question.table not in self._config.tables:
+        if not helps and question.table not in self._config.tables:
             raise NotAdmittedError(f"this site has no table called {question.table!r}")
         return AdmissionTerms(
             author=author,

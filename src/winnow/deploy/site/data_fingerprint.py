@@ -73,13 +73,13 @@ def _stamps(table: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _files(table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """The files by the names that count: moving them all elsewhere changes nothing."""
+    """The files by the names that count: moving them all elsewhere changes nothing. A helper has none."""
     if "file" in table:
         yield "", Path(table["file"])
     elif "files" in table or "sets" in table:
         named = table.get("sets") or dict(enumerate(table["files"]))
         yield from ((str(name), Path(place)) for name, place in named.items())
-    else:
+    elif "folder" in table:
         folder = Path(table["folder"])
         for path in sorted(folder.rglob("*")):
             if path.is_file():

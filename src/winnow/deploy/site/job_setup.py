@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bundle
-from winnow.deploy.jobs.signed_statements import submission_id
+from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
 from winnow.deploy.site.budget_records import QuestionBudget
@@ -20,8 +20,8 @@ from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.shared_job_context import SiteContext
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.messages import DataDescription, DeployJob
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
@@ -157,7 +157,9 @@ class JobSetup:
         return submission
 
     def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
-        """The table by which the worker reads the data."""
+        """The table by which the worker reads the data; a helper has none."""
+        if self._question is not None and terms.rule is None:
+            return {}
         if (table := self._context.config.tables.get(terms.data)) is not None:
             return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]

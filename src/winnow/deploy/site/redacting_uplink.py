@@ -7,7 +7,6 @@ from threading import Event, Lock
 
 from msgspec.structs import replace
 
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
 from winnow.deploy.wire.messages import (
@@ -18,6 +17,7 @@ from winnow.deploy.wire.messages import (
     DeployResult,
     SubmitResult,
 )
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import ServerLink
 
 log = logging.getLogger(__name__)

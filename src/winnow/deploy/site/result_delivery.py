@@ -18,9 +18,9 @@ from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import StoredResult
 from winnow.deploy.site.symlink_safe_move import import_file
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import UnreachableError, one_line
 from winnow.deploy.wire.messages import ClientResult, PeerSite, WireTask
+from winnow.deploy.wire.resumable_blob_files import BlobFolder
 
 log = logging.getLogger(__name__)
 

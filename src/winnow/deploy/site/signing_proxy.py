@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from winnow.analytics.tasks import ANALYSIS_BEGIN
 from winnow.core.errors import ConfigError
+from winnow.deploy.jobs.client_statement_signatures import KEEPER_NUMBER, statement_bytes
 from winnow.deploy.jobs.ipc_messages import (
     AgentRequest,
     AgentResponse,
@@ -26,7 +27,6 @@ from winnow.deploy.jobs.ipc_messages import (
     SpendRequest,
     SpendResponse,
 )
-from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes
 from winnow.deploy.site.budget_records import QuestionBudget
 from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.trust.errors import IdentityError

@@ -31,7 +31,7 @@ class SiteTable:
 
     @property
     def declaration(self) -> "TableDeclaration":
-        from winnow.analytics.tables.parse_table import parse_table  # noqa: PLC0415
+        from winnow.analytics.tables.parse_table_section import parse_table  # noqa: PLC0415
 
         return parse_table(self.section, "site.toml:")[0]
 
@@ -56,7 +56,7 @@ def site_table(section: Mapping[str, Any], where: str, folder: Path) -> SiteTabl
     """The section, or a ConfigError in one line."""
     from winnow.analytics.query_extra import require_query_extra  # noqa: PLC0415
     from winnow.analytics.tables.declaration import SET_COLUMN  # noqa: PLC0415
-    from winnow.analytics.tables.parse_table import parse_table  # noqa: PLC0415
+    from winnow.analytics.tables.parse_table_section import parse_table  # noqa: PLC0415
 
     require_query_extra()
     declaration, source = parse_table(section, where)

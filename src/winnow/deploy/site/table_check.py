@@ -11,7 +11,7 @@ from winnow.deploy.trust.site_policy import SitePolicy
 def described_site_table(table: SiteTable) -> str:
     """Read here and not by the worker's way: the site's own operator may see which columns there are."""
     from winnow.analytics.tables.describe_table import described_table  # noqa: PLC0415 - pyarrow is an extra
-    from winnow.analytics.tables.parse_table import parse_table  # noqa: PLC0415
+    from winnow.analytics.tables.parse_table_section import parse_table  # noqa: PLC0415
     from winnow.analytics.tables.read_rows import read_rows  # noqa: PLC0415
 
     declaration, source = parse_table(table.section, "site.toml:")

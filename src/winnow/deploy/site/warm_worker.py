@@ -15,7 +15,7 @@ PRELOADED_MODULES = (
     "winnow.deploy.jobs.party_data",
     "winnow.deploy.jobs.site_analysis",
     "winnow.experiment.run_workflow",
-    "winnow.analytics.stats.exact_program",
+    "winnow.analytics.stats.noiseless_program",
     "winnow.analytics.stats.noisy_program",
     "winnow.privacy.shares.secure_comparison",
 )

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
-import msgspec
-
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
 from winnow.deploy.jobs.ipc_messages import FromWorker, StopWorker, ToWorker
@@ -113,5 +111,5 @@ def _start_or_fork(spec: LaunchSpec) -> tuple[Process, socket.socket]:
         return start_new(spec)
     try:
         return fork_from(Path(server), spec)
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise WorkerExitedError(f"the fork server does not respond: {error}") from error

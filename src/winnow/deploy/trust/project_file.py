@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from winnow.config.config_errors import config_error
+from winnow.config.validation_error_message import config_error
 from winnow.core import ConfigError, Settings
 from winnow.deploy.trust.peer_identity import PartyKind, Role
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from winnow.analytics.permissions import Permission
+from winnow.analytics.permissions import Permission, noise_hint
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -40,7 +40,7 @@ class SiteQueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields
 
     tables: tuple[str, ...]
     allow: tuple[Permission, ...]
-    minimum: Annotated[int, Meta(ge=1)] = 10
+    minimum: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10
     rows: Annotated[int, Meta(ge=0)] = 0
     """How many rows as they are an answer may show at most."""
     owners: Annotated[int, Meta(ge=1)] = 2
@@ -67,6 +67,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether the agent stops or restarts when a person asks for it through the server."""
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
+    helper: bool = False
+    """Whether this site computes as the third party for two owners of a table that it has not, where a question names
+    it.
+    """
     confusion_matrix: bool = False
     """Whether a job may learn, for each client's test samples, how many of which class are taken for which."""
     share_evidence: tuple[EvidenceShared, ...] | None = None
@@ -151,7 +155,8 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
     if question.epsilon is None:
-        return _denied(f"questions about table {question.table!r} are answered with noise only here; add --epsilon")
+        hint = noise_hint(question.needs)
+        return _denied(f"questions about table {question.table!r} are answered with noise only here; {hint}")
     delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
     return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from winnow.deploy.wire.atomic_files import read_chunks
-from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError, UnreachableError, WireError
 from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
+from winnow.deploy.wire.resumable_blob_files import BlobFolder, BlobWriter
 from winnow.deploy.wire.transport_interface import ServerLink
 
 ATTEMPTS = 5

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 
-from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
 from winnow.deploy.wire.messages import Blob, PutBlob, UploadedSize
+from winnow.deploy.wire.resumable_blob_files import BlobFolder, BlobWriter
 
 MAX_QUEUED_CHUNKS = 2
 """Chunks of one upload that may wait while others are being written."""

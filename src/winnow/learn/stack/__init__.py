@@ -6,7 +6,7 @@ from winnow.learn.stack.execution_interface import Batch, Execution, GradientFun
 from winnow.learn.stack.flat_client_data import ClientSamples, LazyTensorData, TensorData, as_tensor
 from winnow.learn.stack.gpu_memory import clients_that_fit, free_bytes
 from winnow.learn.stack.local_training_start import LocalStart
-from winnow.learn.stack.losses import LOSSES, Loss, as_loss
+from winnow.learn.stack.per_sample_losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
 from winnow.learn.stack.train import CohortTrainingResult, LocalTraining
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, model_state, repeat_state

@@ -71,7 +71,7 @@ class CudaGraphTraining:
             local_start.trainable,
             local_start.trainable_indices(execution.layout.trained),
         )
-        self._slots = local.initial_state([self._trained[place] for place in self._places])
+        self.slots = local_start.optimiser_state(local, self._names(), self._trainable())
         self._correction = GradientCorrection.of(local_start, execution.layout.trained, clients)
         like = self._trained[0]
         self._rows = torch.zeros(steps, clients, width, dtype=torch.int64, device=like.device)
@@ -109,6 +109,7 @@ class CudaGraphTraining:
                 self._graphs[shape].replay()
             for tensor, saved in zip(self._everything(), kept, strict=True):
                 tensor[too_far].copy_(saved)
+        self._local.finish(self._trainable(), self.slots)
         return self._losses[: len(plan.rows)]
 
     def _segments(self, plan: BatchPlan) -> list[tuple[_Shape, int, range]]:
@@ -127,8 +128,9 @@ class CudaGraphTraining:
     def _load(self, local_start: LocalStart, plan: BatchPlan, rate: float) -> None:
         for name, tensor in self.states.items():
             tensor.copy_(local_start.states[name].expand_as(tensor))
-        for slot in (tensor for slots in self._slots for tensor in slots):
-            slot.zero_()
+        fresh = local_start.optimiser_state(self._local, self._names(), self._trainable())
+        for slots, start in zip(self.slots, fresh, strict=True):
+            torch._foreach_copy_(slots, start)
         self._load_correction(local_start)
         steps = len(plan.rows)
         self._rows[:steps].copy_(torch.from_numpy(np.maximum(plan.rows, 0)), non_blocking=True)
@@ -147,7 +149,13 @@ class CudaGraphTraining:
             buffer.copy_(values)
 
     def _everything(self) -> list[Tensor]:
-        return [*self._trained, *self._carried, *(tensor for slots in self._slots for tensor in slots)]
+        return [*self._trained, *self._carried, *(tensor for slots in self.slots for tensor in slots)]
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._execution.layout.trained[place] for place in self._places)
+
+    def _trainable(self) -> list[Tensor]:
+        return [self._trained[place] for place in self._places]
 
     def _capture(self, shape: _Shape) -> torch.cuda.CUDAGraph:
         """A step as a graph. It uses up none of the round's noise: a resumed run captures anew, and must not differ."""
@@ -183,7 +191,7 @@ class CudaGraphTraining:
         some = slice(shape.clients)
         parameters, buffers = [t[some] for t in self._trained], [t[some] for t in self._carried]
         moved, places = [parameters[place] for place in self._places], self._places
-        slots = [[tensor[some] for tensor in slots] for slots in self._slots]
+        slots = [[tensor[some] for tensor in slots] for slots in self.slots]
         cohort = self._bind(shape, parameters, buffers)
         added = self._correction and self._correction.leading_clients(shape.clients)
         sizes = np.zeros(shape.clients, np.int64)

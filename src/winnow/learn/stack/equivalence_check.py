@@ -15,7 +15,7 @@ from winnow.core import ModelError
 from winnow.core.errors import first_line
 from winnow.learn.stack.execution_interface import Batch, Execution
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.stacked_layers import UnstackableError
 from winnow.learn.stack.trainable_state import ModelState, model_state, repeat_state, split_clients

@@ -19,9 +19,9 @@ from winnow.learn.stack.execution_benchmark import MIN_SPEEDUP, StepBenchmark
 from winnow.learn.stack.execution_interface import Execution, ExecutionName
 from winnow.learn.stack.layer_sequence import find_layer_sequence
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import find_mlp
 from winnow.learn.stack.native import NativeExecution, native_disabled, native_model
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_execution import StackedExecution
 from winnow.learn.stack.trainable_state import StateLayout

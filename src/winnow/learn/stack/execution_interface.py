@@ -9,7 +9,7 @@ from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.local_training_start import LocalStart
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
@@ -24,6 +24,14 @@ class Batch(NamedTuple):
     weight: Tensor  # [K, B], one over the client's batch size, 0 for padding
     sizes: Indices  # [K]
     full: bool  # no client's batch is padded
+
+
+class PlanResult(NamedTuple):
+    """What the clients of a plan came to, in its order."""
+
+    states: ModelState  # [K, ...], without second names
+    losses: Tensor  # [S, K, B], of all samples
+    slots: list[list[Tensor]]  # the optimiser's own tensors, each list like what is trained
 
 
 class CohortGradients(Protocol):
@@ -99,8 +107,8 @@ class Execution(Protocol):
 
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
-        """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
+    ) -> PlanResult | None:
+        """A whole round in one go.
 
         `local_start` has the clients in the plan's order.
 

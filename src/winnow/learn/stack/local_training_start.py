@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.trainable_state import ModelState, take_clients
 
 
@@ -27,6 +28,8 @@ class LocalStart:
     gradient_offset: ModelState | None = None
     trainable: frozenset[str] | None = None
     """The names of what is trained, if not everything; the rest stays as it is."""
+    slots: tuple[ModelState, ...] = ()
+    """Where the optimiser's own tensors start, in the order of its `initial_state`; none: afresh."""
 
     @classmethod
     def shared(cls, state: Mapping[str, Tensor]) -> "LocalStart":
@@ -45,7 +48,19 @@ class LocalStart:
             anchor=None if self.anchor is None else _reordered(self.anchor, order),
             gradient_offset=None if self.gradient_offset is None else _reordered(self.gradient_offset, order),
             trainable=self.trainable,
+            slots=tuple(_reordered(slot, order) for slot in self.slots),
         )
+
+    def optimiser_state(
+        self, local: LocalOptimiser, names: tuple[str, ...], parameters: list[Tensor]
+    ) -> list[list[Tensor]]:
+        """The optimiser's tensors at the start, like these parameters of these names."""
+        if not self.slots:
+            return local.initial_state(parameters)
+        return [
+            [expand_to_clients(slot[name], len(like)).clone() for name, like in zip(names, parameters, strict=True)]
+            for slot in self.slots
+        ]
 
     def trainable_indices(self, names: tuple[str, ...]) -> list[int]:
         """Which of these are trained."""

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
-from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
@@ -32,7 +32,7 @@ class LoopExecution:
 
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
+    ) -> PlanResult | None:
         return None
 
     def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:

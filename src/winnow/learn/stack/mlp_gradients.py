@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from winnow.learn.stack.execution_interface import Batch
 from winnow.learn.stack.layer_sequence import SequenceLayer
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 
 
 class MlpLayer(Protocol):

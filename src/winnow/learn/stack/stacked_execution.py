@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.cuda_graphs import CudaGraphTraining
-from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import MlpGradients
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
 from winnow.learn.stack.stacked_or_compiled_gradients import StackedCohort, compile_cohort
@@ -55,7 +55,7 @@ class StackedExecution:
     @torch.no_grad()
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
+    ) -> PlanResult | None:
         """On a CUDA device, by graphs that are kept for the rounds to come: they read the data from where these are.
 
         So they do not serve data that are loaded anew for every round.
@@ -68,7 +68,8 @@ class StackedExecution:
             earlier = self._graphs[-1] if self._graphs else None
             graphs = CudaGraphTraining(self, data, local, local_start, plan, earlier, bind_compiled)
             self._graphs = [*self._graphs, graphs][-MAX_CACHED_GRAPHS:]
-        return graphs.states, graphs.run(local_start, plan, rate)
+        losses = graphs.run(local_start, plan, rate)
+        return PlanResult(graphs.states, losses, graphs.slots)
 
     def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         if self.mlp is not None:

@@ -12,7 +12,14 @@ from torch.nn import functional
 from winnow.core import Payload, Randomness, derive
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
-from winnow.learn.stack.execution_interface import Batch, Execution, GradientFunction, GradientRule, min_batch_size
+from winnow.learn.stack.execution_interface import (
+    Batch,
+    Execution,
+    GradientFunction,
+    GradientRule,
+    PlanResult,
+    min_batch_size,
+)
 from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
 from winnow.learn.stack.local_training_start import GradientCorrection, LocalStart, expand_to_clients
@@ -31,6 +38,8 @@ class CohortTrainingResult:
     states: ModelState  # stacked, [K, ...]
     loss: Tensor  # [K]
     steps: Tensor  # [K]
+    slots: tuple[ModelState, ...] = ()
+    """The optimiser's own tensors at the end, [K, ...], where the method said where they start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,7 @@ class LocalTraining:
         epochs: int | None = None,
         phase: int = 0,
         gradient_rule: GradientRule | None = None,
+        slots: tuple[ModelState, ...] = (),
     ) -> CohortTrainingResult:
         """Train every client from the global model, or from another start; see `LocalStart` for the terms.
 
@@ -92,6 +102,7 @@ class LocalTraining:
         what the first make of the samples. `epochs` replaces the length of a training that is set for all. A second
         training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow the
         gradient, or a `gradient_rule` of the method's own, whose further batches are those of the phases that follow.
+        With `slots` the optimiser's own tensors start there, and what becomes of them is in the result.
 
         A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an
         epoch), which have no variance. Everything but dropout's noise is independent of who else is in the cohort.
@@ -105,8 +116,10 @@ class LocalTraining:
             anchor=anchor,
             gradient_offset=gradient_offset,
             trainable=trainable,
+            slots=slots,
         )
-        suffix = find_trainable_suffix(self.execution, whole, self.data) if gradient_rule is None else None
+        splits = gradient_rule is None and not slots
+        suffix = find_trainable_suffix(self.execution, whole, self.data) if splits else None
         execution, begin, data = (
             (self.execution, whole, self.data)
             if suffix is None
@@ -122,7 +135,7 @@ class LocalTraining:
             begin = begin.ordered(torch.from_numpy(plan.order).to(data.x.device))
             rate = local.rate(self.round)
             done = execution.run_plan(begin, local, data, plan, rate=rate) if gradient_rule is None else None
-            stacked, losses = done or _step_by_step(
+            ended = done or _step_by_step(
                 execution,
                 begin,
                 local,
@@ -134,11 +147,13 @@ class LocalTraining:
             )
         back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
         layout = execution.layout
-        trained = take_clients({name: stacked[layout.aliases.get(name, name)] for name in layout.names}, back)
+        moved = [layout.trained[place] for place in begin.trainable_indices(layout.trained)]
+        trained = take_clients({name: ended.states[layout.aliases.get(name, name)] for name in layout.names}, back)
         return CohortTrainingResult(
             states=trained if suffix is None else suffix.full_states(whole, trained, len(self.clients)),
-            loss=_mean_loss(losses, plan).index_select(0, back),
+            loss=_mean_loss(ended.losses, plan).index_select(0, back),
             steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
+            slots=tuple(take_clients(dict(zip(moved, slot, strict=True)), back) for slot in ended.slots if slots),
         )
 
     def _own_loop(
@@ -184,8 +199,8 @@ def _step_by_step(
     rate: float,
     gradient_rule: GradientRule | None,
     further: Sequence[Indices],
-) -> tuple[ModelState, Tensor]:
-    """The clients' states after all steps, and the losses of all samples [S, K, B].
+) -> PlanResult:
+    """The clients after all steps.
 
     `further` are the rows of a gradient rule's other batches, which are as large as the plan's own.
     """
@@ -194,7 +209,9 @@ def _step_by_step(
     carried = [states[name] for name in execution.layout.carried]
     places = local_start.trainable_indices(execution.layout.trained)
     trainable = [trained[place] for place in places]
-    groups = [trained, carried, trainable, *local.initial_state(trainable)]
+    names = tuple(execution.layout.trained[place] for place in places)
+    all_slots = local_start.optimiser_state(local, names, trainable)
+    groups = [trained, carried, trainable, *all_slots]
     correction = GradientCorrection.of(local_start, execution.layout.trained, len(plan.order))
     rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
@@ -227,7 +244,8 @@ def _step_by_step(
             if added:
                 added.add_to(slopes, moved)
             local.step(moved, slopes, slots, number=step + 1, rate=rate)
-    return states, losses
+    local.finish(trainable, all_slots)
+    return PlanResult(states, losses, all_slots)
 
 
 def _apart(stacked: list[Tensor]) -> list[Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from winnow.core import ModelError
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.trainable_state import ModelState
 from winnow.learn.stack.user_training_functions import OwnBatches, OwnLoop, OwnStep, TrainContext, place_of

@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, vmap
 
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.trainable_state import split_clients
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from winnow.config.resolve import resolve
-from winnow.papers.fedprof.package_files import read_package_toml
+from winnow.papers.fedprof.read_bundled_toml import read_package_toml
 from winnow.papers.figures import metric_curves
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, run_result_lines
 from winnow.report.number_format import MeanAndSd, mean_sd_text
 
 IMBALANCED = "data.partition = { name = 'dominant-class', share = 0.55 }"

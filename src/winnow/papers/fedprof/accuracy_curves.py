@@ -6,7 +6,7 @@ from winnow.papers.fedprof.tables import ALGORITHM_TITLES, ResultTable
 from winnow.papers.figures import metric_curves
 from winnow.papers.page_blocks import FigureBlock, PageBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, run_result_lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from winnow.papers.fedprof.representation_samples import setup_of
 from winnow.papers.figures import histogram_figure, quantile_plots
-from winnow.papers.normality import LILLIEFORS_FACTOR
+from winnow.papers.normality_measures import LILLIEFORS_FACTOR
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
-from winnow.papers.result_lines import DistributionResultLine, ResultLines, distribution_result_lines
+from winnow.papers.result_json_lines import DistributionResultLine, ResultLines, distribution_result_lines
 from winnow.report.number_format import number_text
 
 MEASURES = (

@@ -7,10 +7,10 @@ import numpy as np
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import Work
-from winnow.papers.fedprof.package_files import read_package_toml
+from winnow.papers.fedprof.read_bundled_toml import read_package_toml
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem
-from winnow.papers.result_lines import ResultLines
+from winnow.papers.result_json_lines import ResultLines
 from winnow.runs.summary import JOULES_PER_WH
 
 DEVICES = 100_000

@@ -20,10 +20,10 @@ from winnow.data.types import Features
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.profiled_layer import fuse_outputs
-from winnow.papers.fedprof.package_files import read_package_toml
-from winnow.papers.normality import describe
+from winnow.papers.fedprof.read_bundled_toml import read_package_toml
+from winnow.papers.normality_measures import describe
 from winnow.papers.paper import ReproductionOptions
-from winnow.papers.result_lines import DistributionResultLine
+from winnow.papers.result_json_lines import DistributionResultLine
 
 SAMPLES = 5_000
 """So many samples of the training data are looked at."""

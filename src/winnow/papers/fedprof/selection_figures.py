@@ -8,7 +8,7 @@ import numpy as np
 from winnow.papers.fedprof.tables import ResultTable
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, RunResultLine, SelectionCounts, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, RunResultLine, SelectionCounts, run_result_lines
 from winnow.report import figures
 from winnow.report.plot_data import ParticipationCounts, ScoreHistory
 from winnow.report.tables import PARTICIPATION_HEADER, participation_table

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from winnow.papers.result_lines import RunResultLine
+from winnow.papers.result_json_lines import RunResultLine
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 

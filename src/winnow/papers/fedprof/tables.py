@@ -7,12 +7,12 @@ from typing import Any
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.learn.algorithm import Recipe
-from winnow.papers.fedprof.package_files import read_note, read_package_toml
+from winnow.papers.fedprof.compare_algorithms import differences_table, not_first, selections_table
+from winnow.papers.fedprof.read_bundled_toml import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
-from winnow.papers.fedprof.table_notes import differences_table, not_first, selections_table
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 
 AGGREGATION_GROUPS = ("full", "partial")

@@ -1,7 +1,7 @@
 """Compression under secure aggregation (Prasad et al., 2022): figures 2 and 3."""
 
 from winnow.papers.paper import Paper
-from winnow.papers.secagg.compression_codes import (
+from winnow.papers.secagg.compared_compressions import (
     UNCOMPRESSED,
     plain_product_code,
     product_code,

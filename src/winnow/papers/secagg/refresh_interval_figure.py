@@ -9,8 +9,8 @@ from plotly.subplots import make_subplots
 
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, run_result_lines
-from winnow.papers.secagg.compression_codes import CompressionCode
+from winnow.papers.result_json_lines import ResultLines, run_result_lines
+from winnow.papers.secagg.compared_compressions import CompressionCode
 from winnow.papers.secagg.tradeoff_figure import TradeOffFigure, final_accuracy
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour

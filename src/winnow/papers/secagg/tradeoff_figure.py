@@ -11,8 +11,8 @@ from winnow.config.resolve import resolve
 from winnow.papers.figures import GREY
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, TrafficResultLine, run_result_lines
-from winnow.papers.secagg.compression_codes import CURVES, UNCOMPRESSED, CompressionCode
+from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, TrafficResultLine, run_result_lines
+from winnow.papers.secagg.compared_compressions import CURVES, UNCOMPRESSED, CompressionCode
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour
 from winnow.report.figures import apply_layout

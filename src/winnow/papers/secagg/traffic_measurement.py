@@ -14,8 +14,8 @@ from winnow.config.resolve import resolve
 from winnow.deploy.client.bundle import JobDescription, describe_job
 from winnow.deploy.client.local_federation import LocalFederation, free_port, local_federation
 from winnow.papers.paper import ReproductionOptions
-from winnow.papers.result_lines import TrafficResultLine
-from winnow.papers.secagg.compression_codes import CompressionCode
+from winnow.papers.result_json_lines import TrafficResultLine
+from winnow.papers.secagg.compared_compressions import CompressionCode
 from winnow.papers.secagg.counting_proxy import CountingProxy, serve_counting_proxy
 
 SITES = ("site-1", "site-2", "site-3")

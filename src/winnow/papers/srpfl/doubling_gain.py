@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from winnow.papers.page_blocks import PageBlock, TableBlock
-from winnow.papers.result_lines import ResultLines, RunResultLine
+from winnow.papers.result_json_lines import ResultLines, RunResultLine
 from winnow.papers.srpfl.methods import COMMUNICATION_COSTS, METHOD_PAIRS, ComparedMethod, elapsed_seconds
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from winnow.papers.figures import GREY
 from winnow.papers.page_blocks import FigureBlock, HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
-from winnow.papers.result_lines import LinearCaseResultLine, ResultLines, linear_case_result_lines, rounded
+from winnow.papers.result_json_lines import LinearCaseResultLine, ResultLines, linear_case_result_lines, rounded
 from winnow.papers.srpfl.linear_case import LinearCase
 from winnow.papers.srpfl.linear_speedup import (
     FEDREP_ROUNDS,

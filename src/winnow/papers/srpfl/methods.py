@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 
 COMMUNICATION_COSTS = (0, 10, 100)

@@ -14,7 +14,7 @@ from winnow.learn.algorithm import Recipe
 from winnow.papers.figures import GREY
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_lines import ResultLines, RunResultLine
+from winnow.papers.result_json_lines import ResultLines, RunResultLine
 from winnow.papers.srpfl.doubling_gain import speedup_blocks
 from winnow.papers.srpfl.methods import (
     ALGORITHMS,

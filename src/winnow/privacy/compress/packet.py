@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.privacy.compress.bit_packing import Bytes, pack_bits, packed_bytes, unpack_bits
+from winnow.privacy.compress.bit_packing import Bytes, Indices, pack_bits, packed_bytes, unpack_bits
 from winnow.privacy.compress.errors import PacketError
-from winnow.privacy.compress.quantise import Quantiser
+from winnow.privacy.compress.quantise import Quantiser, TensorSizes
 from winnow.privacy.compress.sparsify import Sparsifier
 from winnow.privacy.compress.zstandard_coding import compress_bytes, decompress_bytes
 from winnow.privacy.filters.update_vector import UpdateVector, float_names, tensor_sizes
@@ -52,8 +52,9 @@ class PacketFormat:
 
     def nbytes(self, update: Arrays, like: Arrays) -> int:
         """What a packet that tells of some of a part's variables weighs; entropy coding may make it less."""
-        count = int(tensor_sizes(update).sum())
-        return HEADER.size + packed_bytes(len(float_names(like)), 1) + self._body_bytes(count, like)
+        sizes = tensor_sizes(update)
+        body = self._body_bytes(int(sizes.sum()), len(sizes), like)
+        return HEADER.size + packed_bytes(len(float_names(like)), 1) + body
 
     def write(self, changes: UpdateVector, buffers: Arrays, like: Arrays, rng: np.random.Generator) -> Packet:
         """A packet of these changes of a part; `like` has its names and shapes."""
@@ -63,7 +64,8 @@ class PacketFormat:
         some = changes[chosen]
         index, places = self.sparsify.choose(some, rng)
         stretched = (some[places] * np.float32(self.sparsify.stretch(len(some)))).astype(np.float32)
-        body = np.concatenate([_raw(buffers, like), index, self.quantise.write(stretched, rng)])
+        numbers = self.quantise.write(stretched, _sizes_of(places, sizes[present]), rng)
+        body = np.concatenate([_raw(buffers, like), index, numbers])
         sent = np.zeros(len(changes), bool)
         sent[np.flatnonzero(chosen)[places]] = True
         return Packet(data=self._enclosed(body, present, len(some)), sent=sent)
@@ -78,20 +80,21 @@ class PacketFormat:
         present = unpack_bits(data[HEADER.size : end], len(sizes), 1).astype(bool)
         if count != sizes[present].sum():
             raise PacketError("the header's number of changes does not match its variables")
-        length = self._body_bytes(count, like)
+        length = self._body_bytes(count, int(present.sum()), like)
         body = decompress_bytes(data[end:], length) if coded else data[end:]
         if len(body) != length:
             raise PacketError(f"the body has {len(body)} bytes instead of {length}")
         raw, index, numbers = np.split(body, np.cumsum([_raw_bytes(like), self.sparsify.nbytes(count)]))
         places = self.sparsify.read(index, count)
         some = np.zeros(count, np.float32)
-        some[places] = self.quantise.read(numbers, len(places))
+        some[places] = self.quantise.read(numbers, _sizes_of(places, sizes[present]))
         changes = np.zeros(int(sizes.sum()), np.float32)
         changes[np.repeat(present, sizes)] = some
         return changes, _from_raw(raw, like)
 
-    def _body_bytes(self, count: int, like: Arrays) -> int:
-        return _raw_bytes(like) + self.sparsify.nbytes(count) + self.quantise.nbytes(self.sparsify.kept(count))
+    def _body_bytes(self, count: int, tensors: int, like: Arrays) -> int:
+        numbers = self.quantise.nbytes(self.sparsify.kept(count), tensors)
+        return _raw_bytes(like) + self.sparsify.nbytes(count) + numbers
 
     def _enclosed(self, body: Bytes, present: NDArray[np.bool_], count: int) -> Bytes:
         squeezed = body if self.level is None else compress_bytes(body, self.level)
@@ -112,6 +115,11 @@ class PacketFormat:
         if coded > (self.level is not None):
             raise PacketError("it is entropy-coded, but entropy coding is off")
         return bool(coded), count
+
+
+def _sizes_of(places: Indices, sizes: TensorSizes) -> TensorSizes:
+    """How many of these ascending places are in each of the tensors of these sizes."""
+    return np.diff(np.searchsorted(places, np.cumsum(sizes)), prepend=0)
 
 
 def _changed(changes: UpdateVector, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:

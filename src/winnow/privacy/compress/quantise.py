@@ -1,7 +1,9 @@
-"""How a change is written: as a float of 32 or 16 bits, or rounded at random to a few levels (QSGD)."""
+"""How a change is written: as a float of 32 or 16 bits, or rounded to a few levels, at random (QSGD) or to the nearest
+between a tensor's smallest and largest.
+"""
 
 from abc import abstractmethod
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +16,24 @@ from winnow.privacy.filters.update_vector import UpdateVector
 
 MAX_FLOAT16 = 65504.0
 
+TensorSizes: TypeAlias = NDArray[np.int64]
+"""How many of a list of numbers belong to each tensor, in order."""
+
 
 class Quantiser(Choice):
     """A way to write real numbers."""
 
     @abstractmethod
-    def nbytes(self, count: int) -> int:
-        """What so many numbers take, exactly."""
+    def nbytes(self, count: int, tensors: int) -> int:
+        """What so many numbers of so many tensors take, exactly."""
 
     @abstractmethod
-    def write(self, values: UpdateVector, rng: np.random.Generator) -> Bytes: ...
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
+        """`sizes` says how many of the numbers belong to each tensor."""
 
     @abstractmethod
-    def read(self, data: Bytes, count: int) -> UpdateVector:
-        """So many numbers; the data have the right length."""
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
+        """The numbers of these tensors; the data have the right length."""
 
     @abstractmethod
     def privacy_text(self) -> str: ...
@@ -38,13 +44,13 @@ class Float32(Quantiser):
 
     name: Literal["float32"] = "float32"
 
-    def nbytes(self, count: int) -> int:
+    def nbytes(self, count: int, tensors: int) -> int:
         return 4 * count
 
-    def write(self, values: UpdateVector, rng: np.random.Generator) -> Bytes:
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
         return _planes(values.astype("<f4"))
 
-    def read(self, data: Bytes, count: int) -> UpdateVector:
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
         return _from_planes(data, 4).view("<f4").astype(np.float32)
 
     def privacy_text(self) -> str:
@@ -56,13 +62,13 @@ class Float16(Quantiser):
 
     name: Literal["float16"] = "float16"
 
-    def nbytes(self, count: int) -> int:
+    def nbytes(self, count: int, tensors: int) -> int:
         return 2 * count
 
-    def write(self, values: UpdateVector, rng: np.random.Generator) -> Bytes:
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
         return _planes(np.clip(values, -MAX_FLOAT16, MAX_FLOAT16).astype("<f2"))
 
-    def read(self, data: Bytes, count: int) -> UpdateVector:
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
         return _from_planes(data, 2).view("<f2").astype(np.float32)
 
     def privacy_text(self) -> str:
@@ -74,15 +80,15 @@ class BFloat16(Quantiser):
 
     name: Literal["bfloat16"] = "bfloat16"
 
-    def nbytes(self, count: int) -> int:
+    def nbytes(self, count: int, tensors: int) -> int:
         return 2 * count
 
-    def write(self, values: UpdateVector, rng: np.random.Generator) -> Bytes:
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
         whole = values.astype("<f4").view("<u4").astype(np.uint64)
         even = (whole >> 16) & 1
         return _planes(((whole + 0x7FFF + even) >> 16).astype("<u2"))
 
-    def read(self, data: Bytes, count: int) -> UpdateVector:
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
         upper = _from_planes(data, 2).view("<u2").astype(np.uint32)
         return (upper << 16).view(np.float32)
 
@@ -102,10 +108,10 @@ class QSGD(Quantiser):
     bucket: int = Field(default=512, ge=1, le=2**30)
     norm: Literal["largest", "euclidean"] = "largest"
 
-    def nbytes(self, count: int) -> int:
+    def nbytes(self, count: int, tensors: int) -> int:
         return 4 * self._buckets(count) + packed_bytes(count, self._width)
 
-    def write(self, values: UpdateVector, rng: np.random.Generator) -> Bytes:
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
         norms = self._norms(values)
         scale = self._spread(norms, len(values))
         share = np.divide(np.abs(values), scale, out=np.zeros(len(values)), where=scale > 0)
@@ -113,7 +119,8 @@ class QSGD(Quantiser):
         symbols = (np.sign(values) * steps).astype(np.int64) + self.levels
         return np.concatenate([norms.astype("<f4").view(np.uint8), pack_bits(symbols, self._width)])
 
-    def read(self, data: Bytes, count: int) -> UpdateVector:
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
+        count = int(sizes.sum())
         end = 4 * self._buckets(count)
         norms = np.frombuffer(data[:end].tobytes(), "<f4").astype(np.float32)
         symbols = unpack_bits(data[end:], count, self._width)
@@ -147,6 +154,48 @@ class QSGD(Quantiser):
 
     def _spread(self, norms: NDArray[np.float32], count: int) -> NDArray[np.float64]:
         return np.repeat(norms.astype(np.float64), self.bucket)[:count]
+
+
+class MinMax(Quantiser):
+    """Evenly spaced levels between each tensor's smallest and largest change, rounded to the nearest.
+
+    As in the code of FedAQ's authors. It is biased, against the paper's assumption of an unbiased quantiser.
+    """
+
+    name: Literal["min-max"] = "min-max"
+    bits: int = Field(default=8, ge=1, le=16)
+
+    def nbytes(self, count: int, tensors: int) -> int:
+        return 8 * tensors + packed_bytes(count, self.bits)
+
+    def write(self, values: UpdateVector, sizes: TensorSizes, rng: np.random.Generator) -> Bytes:
+        ranges = np.zeros((2, len(sizes)), "<f4")
+        filled, starts = sizes > 0, np.cumsum(sizes) - sizes
+        if filled.any():
+            ranges[0, filled] = np.minimum.reduceat(values, starts[filled])
+            ranges[1, filled] = np.maximum.reduceat(values, starts[filled])
+        low, step = self._levels(ranges, sizes)
+        share = np.divide(values - low, step, out=np.zeros(len(values)), where=step > 0)
+        return np.concatenate(
+            [ranges.view(np.uint8).reshape(-1), pack_bits(np.rint(share).astype(np.int64), self.bits)]
+        )
+
+    def read(self, data: Bytes, sizes: TensorSizes) -> UpdateVector:
+        end = 8 * len(sizes)
+        ranges = np.frombuffer(data[:end].tobytes(), "<f4").reshape(2, len(sizes))
+        if not (np.isfinite(ranges).all() and (ranges[0] <= ranges[1]).all()):
+            raise PacketError("a tensor's range is reversed or not finite")
+        low, step = self._levels(ranges, sizes)
+        values: UpdateVector = (low + step * unpack_bits(data[end:], int(sizes.sum()), self.bits)).astype(np.float32)
+        return values
+
+    def privacy_text(self) -> str:
+        return f"rounded to the nearest of {2**self.bits} levels between each tensor's smallest and largest"
+
+    def _levels(self, ranges: NDArray[np.float32], sizes: TensorSizes) -> tuple[NDArray[np.float64], ...]:
+        """For each number the lowest level, and the distance between levels."""
+        low, high = ranges.astype(np.float64)
+        return np.repeat(low, sizes), np.repeat((high - low) / (2**self.bits - 1), sizes)
 
 
 def _planes(values: NDArray[np.generic]) -> Bytes:

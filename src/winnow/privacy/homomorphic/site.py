@@ -18,10 +18,10 @@ from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import encrypted_sum
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
-from winnow.privacy.secagg.held_updates import HeldUpdateStore
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
+from winnow.privacy.secagg.unreleased_site_updates import HeldUpdateStore
 from winnow.privacy.secagg.update_encoding_interface import EncodingParameters
 from winnow.privacy.secagg.update_layout import weighted_update
 

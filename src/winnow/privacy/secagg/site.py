@@ -12,7 +12,6 @@ from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import task_generator
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.held_updates import HeldUpdate, HeldUpdateStore
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot, check_closed, close_statement
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup
@@ -38,6 +37,7 @@ from winnow.privacy.secagg.secure_indexing import assignments_digest
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read_message, write_message
 from winnow.privacy.secagg.third_party_mask_keeper import DepositContents, KeeperKey, group_digest, make_deposit
+from winnow.privacy.secagg.unreleased_site_updates import HeldUpdate, HeldUpdateStore
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ _Int, _Real, _Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN = range(8)
 SQUARED_ERROR, CROSS_ENTROPY = range(2)
-GRADIENT, SGD, ADAM = range(3)
+GRADIENT, SGD, ADAM, ACCELERATED = range(4)
 BAD_CLASS, BAD_ROW, TOO_LARGE, NO_MEMORY = range(1, 5)
 
 
@@ -52,6 +52,9 @@ class OptimiserSpec(ctypes.Structure):
         beta1=_Real,
         beta2=_Real,
         epsilon=_Real,
+        alpha=_Real,
+        beta=_Real,
+        gain=_Real,
     )
 
 
@@ -75,7 +78,10 @@ class RoundSpec(ctypes.Structure):
         anchor=ClientRows,
         gradient_offset=ClientRows,
         trainable=_Pointer,
+        first_slot=ClientRows,
+        second_slot=ClientRows,
         result=_Pointer,
+        first_slot_result=_Pointer,
         losses=_Pointer,
     )
 

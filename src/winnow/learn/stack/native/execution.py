@@ -6,16 +6,16 @@ from torch import Tensor, nn
 
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
-from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
-from winnow.learn.stack.losses import as_loss
 from winnow.learn.stack.native.kernel_calls import (
     FlatLocalStart,
     NativeModel,
     available_threads,
-    supports_optimiser,
 )
+from winnow.learn.stack.native.optimiser_spec import supports_optimiser
+from winnow.learn.stack.per_sample_losses import as_loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
@@ -51,10 +51,11 @@ class NativeExecution:
 
     def run_plan(
         self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
-    ) -> tuple[ModelState, Tensor] | None:
+    ) -> PlanResult | None:
         if not supports_optimiser(local):
             return None
-        parameters, losses = self._model.train(
+        slots = [self._flat(slot) for slot in local_start.slots]
+        done = self._model.train(
             data.x,
             data.y,
             plan.rows,
@@ -65,20 +66,22 @@ class NativeExecution:
                 anchor=self._flat(local_start.anchor) if local_start.proximal_weight and local_start.anchor else None,
                 gradient_offset=self._flat(local_start.gradient_offset) if local_start.gradient_offset else None,
                 trainable=None if local_start.trainable is None else self._trainable_mask(local_start.trainable),
+                slots=(slots[0], slots[1]) if slots else None,
             ),
             threads=self._cores,
             batch_size=local.batch_size,
             local=local,
             rate=rate,
         )
-        return dict(zip(self.layout.trained, self._apart(parameters), strict=True)), losses
+        states = dict(zip(self.layout.trained, self._apart(done.parameters), strict=True))
+        return PlanResult(states, done.losses, [self._apart(slot) for slot in done.slots])
 
     def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         return _NativeCohort(self, trained)
 
     def gradients(self, trained: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
         clients, width = batch.weight.shape
-        gradients, losses = self._model.train(
+        gradients, losses, _ = self._model.train(
             batch.x,
             batch.y,
             np.arange(clients * width).reshape(1, clients, width),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,25 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.core import ModelError
-from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
+from winnow.learn.accelerated_sgd import AcceleratedSgd
+from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.flat_client_data import Indices
 from winnow.learn.stack.native.ctypes_structures import (
-    ADAM,
     BAD_CLASS,
     BAD_ROW,
     CROSS_ENTROPY,
-    GRADIENT,
-    SGD,
     SQUARED_ERROR,
     TOO_LARGE,
     ClientRows,
     ForwardSpec,
     LayerSpec,
     ModelSpec,
-    OptimiserSpec,
     RoundSpec,
 )
 from winnow.learn.stack.native.load_or_compile_kernels import load_kernels
+from winnow.learn.stack.native.optimiser_spec import optimiser_spec
 
 LOSSES = {"mse": SQUARED_ERROR, "cross-entropy": CROSS_ENTROPY}
 PRECISIONS = {torch.float32: "float", torch.float64: "double"}
@@ -49,11 +47,6 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def supports_optimiser(local: LocalOptimiser) -> bool:
-    """Whether an optimiser is known to the compiled code."""
-    return type(local) in (Sgd, Adam)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FlatLocalStart:
     """A `LocalStart` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
@@ -64,9 +57,19 @@ class FlatLocalStart:
     gradient_offset: Tensor | None = None
     trainable: Tensor | None = None
     """[P] whether a parameter is trained; all are unless given."""
+    slots: tuple[Tensor, Tensor] | None = None
+    """Where w and ag of accelerated steps start; both at the start unless given."""
 
-    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return self.start, self.anchor, self.gradient_offset
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.start, self.anchor, self.gradient_offset, *(self.slots or (None, None))
+
+
+class TrainedRows(NamedTuple):
+    """What K clients made of their starts."""
+
+    parameters: Tensor  # [K, P]
+    losses: Tensor  # [S, K, B]
+    slots: list[Tensor]  # [K, P] each: w and ag of accelerated steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +103,8 @@ class NativeModel:
         batch_size: int,
         local: LocalOptimiser | None,
         rate: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
-        """What clients make of their starts in the batches [S, K, B]: parameters [K, P], losses [S, K, B].
+    ) -> TrainedRows:
+        """What clients make of their starts in the batches [S, K, B].
 
         Without a local update it is one step's gradients [K, P] instead of parameters. The batch size is the one asked
         for: it decides how sums are split, which must not depend on who else is in the cohort.
@@ -109,8 +112,9 @@ class NativeModel:
         steps, clients, width = rows.shape
         x, y = self._samples(x), self._targets(x, y)
         rows, sizes = (np.ascontiguousarray(array, np.int64) for array in (rows, sizes))
-        start, anchor, gradient_offset = (self._parameters(flat) for flat in local_start.tensors())
+        start, anchor, gradient_offset, first, second = (self._parameters(flat) for flat in local_start.tensors())
         result = x.new_empty(clients, self.parameters)
+        slot = x.new_empty(clients, self.parameters) if isinstance(local, AcceleratedSgd) else None
         losses = x.new_zeros(steps, clients, width)
         spec = RoundSpec(
             x=x.data_ptr(),
@@ -127,11 +131,14 @@ class NativeModel:
             anchor=_rows(start if anchor is None else anchor, clients),
             gradient_offset=_rows(gradient_offset, clients),
             trainable=None if local_start.trainable is None else local_start.trainable.data_ptr(),
+            first_slot=_rows(first, clients),
+            second_slot=_rows(second, clients),
             result=result.data_ptr(),
+            first_slot_result=None if slot is None else slot.data_ptr(),
             losses=losses.data_ptr(),
         )
-        _check(self._library(batch_size).winnow_train(*_references(self._spec(), _optimiser(local, rate), spec)))
-        return result, losses
+        _check(self._library(batch_size).winnow_train(*_references(self._spec(), optimiser_spec(local, rate), spec)))
+        return TrainedRows(result, losses, [] if slot is None else [slot, result])
 
     def forward(
         self,
@@ -202,27 +209,6 @@ class NativeModel:
             parameters=self.parameters,
             loss=LOSSES[self.loss],
         )
-
-
-def _optimiser(local: LocalOptimiser | None, rate: float) -> OptimiserSpec:
-    if isinstance(local, Sgd):
-        return OptimiserSpec(
-            kind=SGD,
-            rate=rate,
-            momentum=local.momentum,
-            nesterov=local.nesterov,
-            weight_decay=local.weight_decay,
-        )
-    if isinstance(local, Adam):
-        return OptimiserSpec(
-            kind=ADAM,
-            rate=rate,
-            beta1=local.beta1,
-            beta2=local.beta2,
-            epsilon=local.epsilon,
-            weight_decay=local.weight_decay,
-        )
-    return OptimiserSpec(kind=GRADIENT)
 
 
 def _address(array: NDArray[np.int64]) -> int:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learn.stack.layer_sequence import SequenceLayer
-from winnow.learn.stack.losses import LOSSES, Loss
 from winnow.learn.stack.native import ctypes_structures
 from winnow.learn.stack.native.ctypes_structures import LayerSpec
 from winnow.learn.stack.native.kernel_calls import LOSSES as NATIVE_LOSSES
 from winnow.learn.stack.native.kernel_calls import PRECISIONS, NativeModel
+from winnow.learn.stack.per_sample_losses import LOSSES, Loss
 from winnow.learn.stack.trainable_state import StateLayout
 
 Image = tuple[int, int, int]

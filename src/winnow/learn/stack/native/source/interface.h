@@ -8,7 +8,7 @@ namespace winnow {
 enum LayerKind : std::int64_t { DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN };
 enum LossKind : std::int64_t { SQUARED_ERROR, CROSS_ENTROPY };
 enum Failure : int { NONE, BAD_CLASS, BAD_ROW, TOO_LARGE, NO_MEMORY };
-enum OptimiserKind : std::int64_t { GRADIENT, SGD, ADAM };
+enum OptimiserKind : std::int64_t { GRADIENT, SGD, ADAM, ACCELERATED };
 
 struct LayerSpec {
     std::int64_t kind;
@@ -28,6 +28,7 @@ struct ModelSpec {
 struct OptimiserSpec {
     std::int64_t kind;  // GRADIENT leaves the last gradient in the place of the parameters
     double rate, momentum, nesterov, weight_decay, beta1, beta2, epsilon;
+    double alpha, beta, gain;  // of accelerated steps; the gain is gamma / rate
 };
 
 struct ClientRows {
@@ -48,7 +49,9 @@ struct RoundSpec {
     ClientRows anchor;
     ClientRows gradient_offset;  // added to gradients; null: none
     const std::uint8_t* trainable;  // [P] whether a parameter is trained; null: all are
+    ClientRows first_slot, second_slot;  // where the optimiser's own tensors start; null: afresh
     void* result;  // [K, P]
+    void* first_slot_result;  // [K, P]; null: not needed
     void* losses;  // [S, K, B]
 };
 

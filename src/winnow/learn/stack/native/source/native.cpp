@@ -52,7 +52,8 @@ class ClientTraining {
         const T* start = row<T>(round_.start, client);
         const Correction<T> correction(round_, client);
         std::copy(start, start + model_.parameters, parameters_.begin());
-        Optimiser<T> optimiser(how_, parameters_.size());
+        Optimiser<T> optimiser(how_, parameters_.size(), start, row<T>(round_.first_slot, client),
+                               row<T>(round_.second_slot, client));
         for (std::int64_t step = 0; step < round_.steps; step++) {
             const std::int64_t place = step * round_.clients + client, size = round_.sizes[place];
             if (size == 0) break;
@@ -65,7 +66,12 @@ class ClientTraining {
             optimiser.step(parameters_.data(), gradients_.data(), parameters_.size(), step + 1);
             put_back(start);
         }
+        optimiser.finish(parameters_.data());
+        put_back(start);
         std::copy(parameters_.begin(), parameters_.end(), static_cast<T*>(round_.result) + client * model_.parameters);
+        if (round_.first_slot_result)
+            std::copy(optimiser.first().begin(), optimiser.first().end(),
+                      static_cast<T*>(round_.first_slot_result) + client * model_.parameters);
         return NONE;
     }
 

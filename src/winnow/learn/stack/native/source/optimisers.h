@@ -1,4 +1,4 @@
-// Updates of all parameters of one client, as torch.optim.SGD and torch.optim.Adam make them.
+// Updates of all parameters of one client, as torch.optim.SGD and torch.optim.Adam make them, and accelerated ones.
 #pragma once
 
 #include <cmath>
@@ -38,9 +38,17 @@ class Correction {
 template <class T>
 class Optimiser {
   public:
-    Optimiser(const OptimiserSpec& spec, std::size_t parameters) : spec_(spec) {
+    // `start` are the client's parameters; `first` and `second` its slots, where they do not start afresh.
+    Optimiser(const OptimiserSpec& spec, std::size_t parameters, const T* start, const T* first, const T* second)
+        : spec_(spec) {
         if (spec.kind == ADAM || spec.momentum != 0) first_.assign(parameters, T(0));
         if (spec.kind == ADAM) second_.assign(parameters, T(0));
+        if (spec.kind == ACCELERATED) {
+            if (!first) first = start;
+            if (!second) second = start;
+            first_.assign(first, first + parameters);
+            second_.assign(second, second + parameters);
+        }
     }
 
     // Steps are numbered from 1.
@@ -49,7 +57,15 @@ class Optimiser {
         if (spec_.kind == SGD && first_.empty()) descend(parameters, gradients, count);
         if (spec_.kind == SGD && !first_.empty()) descend_with_momentum(parameters, gradients, count);
         if (spec_.kind == ADAM) adam(parameters, gradients, count, number);
+        if (spec_.kind == ACCELERATED) accelerate(parameters, gradients, count);
     }
+
+    // Leaves in the parameters what the training is to give.
+    void finish(T* parameters) const {
+        if (spec_.kind == ACCELERATED) std::copy(second_.begin(), second_.end(), parameters);
+    }
+
+    const std::vector<T>& first() const { return first_; }
 
   private:
     void descend(T* __restrict p, const T* __restrict g, std::size_t count) {
@@ -79,6 +95,19 @@ class Optimiser {
             mean[i] = beta1 * mean[i] + (1 - beta1) * gradient;
             square[i] = beta2 * square[i] + (1 - beta2) * gradient * gradient;
             p[i] -= rate * mean[i] / (std::sqrt(square[i]) * unbias + epsilon);
+        }
+    }
+
+    // Of the three sequences the parameters are md; the slots are w and ag.
+    void accelerate(T* __restrict p, const T* __restrict g, std::size_t count) {
+        const T rate = T(spec_.rate), decay = T(spec_.weight_decay), gain = T(spec_.gain);
+        const T to_md = T(1 / spec_.alpha), to_w = T(1 / spec_.beta);
+        T *__restrict w = first_.data(), *__restrict ag = second_.data();
+        for (std::size_t i = 0; i < count; i++) {
+            const T step = rate * (g[i] + decay * p[i]);
+            ag[i] = p[i] - step;
+            w[i] += to_md * (p[i] - w[i]) - gain * step;
+            p[i] = ag[i] + to_w * (w[i] - ag[i]);
         }
     }
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.papers.fedprof.table_cells import TableCell, compact_spread_text
 from winnow.papers.page_blocks import TableBlock
-from winnow.papers.result_lines import RunResultLine, SelectionCounts
+from winnow.papers.result_json_lines import RunResultLine, SelectionCounts
 from winnow.report import MeanAndSd
 from winnow.report.number_format import MISSING
 from winnow.report.paired_differences import MeanAndError, difference_text

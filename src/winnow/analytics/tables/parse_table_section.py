@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from winnow.analytics.tables.declaration import SET_COLUMN, ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.source import TableSource
-from winnow.config.config_errors import config_error
+from winnow.config.validation_error_message import config_error
 from winnow.core import ConfigError, Settings, suggest
 from winnow.core.untrusted_text import one_line
 

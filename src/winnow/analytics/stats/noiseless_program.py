@@ -31,7 +31,8 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
     """The answer to a question."""
     survivals = read_survivals(question.tests, terms.declaration)
     size = yield from size_up(plan, read_tests(question.tests, terms.declaration))
-    plan, tests, bits, minimum = size.plan, size.tests, size.bits, terms.minimum
+    plan, tests, minimum = size.plan, size.tests, terms.minimum
+    bits = max(size.bits, minimum.bit_length())
     edges = yield from _edges(question, plan, minimum, bits)
     tables = cell_tables(plan, edges, tests, correlation=question.correlation)
     counts = (yield from open_counts(tables, minimum, bits)) if tables else OpenedCounts({}, 0)
@@ -44,12 +45,13 @@ def exact_program(question: StatisticsQuestion, terms: MergedTerms, plan: Statis
     pairs = combinations(plan.numbers, 2) if question.correlation else ()
     with_both = {pair: rows for pair in pairs if (rows := rows_with_both(*pair, plan.grouping, counts))}
     spreads, correlations = yield from open_moments(list(profiles.values()), with_both, bits)
+    outer = OUTER_QUANTILES if question.histogram_range == "quantiles" else ()
     opened = OpenedStatistics(
         plan=plan,
         edges=edges,
         counts=counts,
         spreads=dict(zip(profiles, spreads, strict=True)),
-        quantiles=(yield from _quantiles(question.quantiles, plan, counts, minimum, bits)),
+        quantiles=(yield from _quantiles(question.quantiles, plan, counts, minimum, bits, outer)),
     )
     told = [test.result(counts, opened.spreads) for test in tests]
     for survival in survivals:
@@ -104,19 +106,27 @@ def jittered_edges(question: StatisticsQuestion, plan: StatisticsPlan, inner: di
 
 
 def _quantiles(
-    levels: tuple[float, ...], plan: StatisticsPlan, counts: OpenedCounts, minimum: int, bits: int
+    levels: tuple[float, ...],
+    plan: StatisticsPlan,
+    counts: OpenedCounts,
+    minimum: int,
+    bits: int,
+    known: tuple[float, ...] = (),
 ) -> Program[Quantiles]:
-    """By column, group and level; None where fewer than `minimum` rows lie on a side of it."""
+    """By column, group and level; None where fewer than `minimum` rows lie on a side of it, or between it and another:
+    quantiles at all levels would be the rows.
+    """
     found, searches = dict[tuple[str, int, float], float | None](), dict[tuple[str, int, float], Search]()
     for column in plan.numbers:
         for group in (*range(len(plan.grouping.labels)), TOTAL):
-            rows = counts.cell(key_of("n", column, plan.grouping), 0, group)
+            rows = counts.cell(key_of("n", column, plan.grouping), 0, group) or 0
+            ranks = [rank(level, rows) for level in known] if group == TOTAL else []
             for level in levels:
-                key = (column.name, group, level)
+                key, goal = (column.name, group, level), rank(level, rows)
                 found[key] = None
-                if rows and min(level, 1 - level) * rows >= minimum:
-                    searches[key] = Search(
-                        column=column, group=None if group == TOTAL else group, rows=rank(level, rows)
-                    )
+                apart = all(goal == other or abs(goal - other) >= minimum for other in ranks)
+                if apart and min(level, 1 - level) * rows >= minimum:
+                    ranks.append(goal)
+                    searches[key] = Search(column=column, group=None if group == TOTAL else group, rows=goal)
     values = yield from search_quantiles(list(searches.values()), plan.grouping, bits)
     return found | dict(zip(searches, values, strict=True))

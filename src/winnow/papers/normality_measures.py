@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from winnow.core import ModelError
-from winnow.papers.result_lines import DistributionResultLine, rounded
+from winnow.papers.result_json_lines import DistributionResultLine, rounded
 
 MAX_BINS = 40
 QUANTILES = 25

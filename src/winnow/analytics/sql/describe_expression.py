@@ -1,0 +1,241 @@
+"""Describes an expression bottom up: levels by the strictest part, ranges by interval arithmetic."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import ceil, floor, inf, isfinite, log, nan, sqrt
+from math import exp as power_of_e
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.described import NOTHING, Described, either, made_of
+from winnow.analytics.tables.declaration import ColumnType
+from winnow.core.untrusted_text import one_line
+
+Columns: TypeAlias = Callable[[exp.Column], Described]
+"""What a name in the statement stands for; raises if it stands for nothing."""
+Range: TypeAlias = tuple[float, float]
+
+CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.StartsWith, exp.Contains)
+COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+TEXTS = (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Concat, exp.DPipe)
+DATE_PARTS: Mapping[str, Range] = {
+    "QUARTER": (1, 4),
+    "MONTH": (1, 12),
+    "WEEK": (1, 53),
+    "DAY": (1, 31),
+    "HOUR": (0, 23),
+    "MINUTE": (0, 59),
+    "DAYOFWEEK": (0, 6),
+    "DAYOFWEEKISO": (1, 7),
+    "DOW": (0, 6),
+    "ISODOW": (1, 7),
+    "DAYOFYEAR": (1, 366),
+    "DOY": (1, 366),
+}
+CAST_KINDS: Mapping[exp.DType, ColumnType] = {
+    **dict.fromkeys((exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT), "integer"),
+    **dict.fromkeys((exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL), "number"),
+    **dict.fromkeys((exp.DType.TEXT, exp.DType.VARCHAR), "text"),
+    **dict.fromkeys((exp.DType.DATE, exp.DType.TIMESTAMP), "date"),
+    exp.DType.BOOLEAN: "boolean",
+}
+WIDE_TYPES = (exp.DType.BIGINT, exp.DType.DOUBLE)
+"""A cast to another type may fail, and then is NULL."""
+NUMBERS = ("number", "integer", "boolean", None)
+
+
+def describe_expression(node: exp.Expr, columns: Columns) -> Described:
+    """ConfigError if it has something that does not belong into an expression of rows."""
+    if isinstance(node, exp.Column):
+        return columns(node)
+    if isinstance(node, exp.Subquery | exp.Select | exp.Star | exp.Alias):
+        what = "SELECT within an expression" if isinstance(node, exp.Subquery | exp.Select) else "*"
+        raise refused(node, f"{what} is not supported here")
+    if isinstance(node, tuple(AGGREGATES)):
+        raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
+    parts = [describe_expression(each, columns) for each in _operands(node)]
+    return made_of(_result(node, parts), parts)
+
+
+def _operands(node: exp.Expr) -> list[exp.Expr]:
+    """The parts that hold values; CASE lists its conditions first."""
+    if isinstance(node, exp.Case):
+        conditions = [each.this for each in node.args["ifs"]]
+        branches = [each.args["true"] for each in node.args["ifs"]]
+        head = [node.this] if node.this is not None else []
+        return [*head, *conditions, *branches, *([node.args["default"]] if node.args.get("default") else [])]
+    return [each for each in node.iter_expressions() if not isinstance(each, exp.DataType | exp.Var | exp.Identifier)]
+
+
+def _result(node: exp.Expr, parts: list[Described]) -> Described:
+    match node:
+        case exp.Literal():
+            return _literal(node)
+        case exp.Boolean():
+            return Described(type="boolean", low=0, high=1, values=(bool(node.this),))
+        case exp.Null():
+            return NOTHING
+        case exp.Paren():
+            return parts[0]
+        case exp.Case():
+            branches = len(node.args["ifs"]) + bool(node.args.get("default"))
+            chosen = parts[-branches:] + ([] if node.args.get("default") else [NOTHING])
+            return _conditional(either(chosen))
+        case exp.If():
+            return _conditional(either(parts[1:]))
+        case exp.Coalesce():
+            return _conditional(either(parts))
+        case exp.Nullif():
+            return _conditional(parts[0])
+        case exp.Cast() | exp.TryCast():
+            return _cast(node, parts[0])
+    if isinstance(node, CONDITIONS + COMPARISONS):
+        return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True)
+    if isinstance(node, TEXTS):
+        return Described(type="text")
+    return _number(node, parts)
+
+
+def _number(node: exp.Expr, parts: list[Described]) -> Described:
+    part = _date_part(node)
+    if part:
+        years = (_year(parts[0].low), _year(parts[0].high)) if parts else (-inf, inf)
+        low, high = DATE_PARTS.get(part, years if part == "YEAR" else (-inf, inf))
+        return Described(type="integer", low=low, high=high)
+    if isinstance(node, exp.TimestampTrunc | exp.DateTrunc):
+        return Described(type="date")
+    if isinstance(node, exp.DateDiff):
+        return Described(type="integer")
+    if isinstance(node, exp.Add | exp.Sub) and any(each.type == "date" or each.type is None for each in parts):
+        return Described(type="date" if parts[0].type == "date" and parts[1].type is None else None)
+    if any(each.type not in NUMBERS for each in parts):
+        return Described()
+    square = isinstance(node, exp.Mul) and node.this == node.expression
+    low, high = _square((parts[0].low, parts[0].high)) if square else _interval(node, [(p.low, p.high) for p in parts])
+    may_fail = not (isfinite(low) and isfinite(high))  # and then is NULL
+    whole = isinstance(node, exp.Floor | exp.Ceil | exp.Sign | exp.Length) or (
+        isinstance(node, exp.Round) and len(parts) == 1
+    )
+    kept = isinstance(
+        node, exp.Neg | exp.Add | exp.Sub | exp.Mul | exp.Abs | exp.Mod | exp.IntDiv | exp.Greatest | exp.Least
+    ) and all(each.type in ("integer", "boolean") for each in parts)
+    return Described(type="integer" if whole or kept else "number", low=low, high=high, fallible=may_fail)
+
+
+def _interval(node: exp.Expr, parts: list[Range]) -> Range:  # noqa: PLR0912 - a table of cases
+    match node:
+        case exp.Neg():
+            found = (-parts[0][1], -parts[0][0])
+        case exp.Add():
+            found = (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1])
+        case exp.Sub():
+            found = (parts[0][0] - parts[1][1], parts[0][1] - parts[1][0])
+        case exp.Mul():
+            found = _corners(parts, lambda a, b: a * b)
+        case exp.Div() | exp.IntDiv() if not parts[1][0] <= 0 <= parts[1][1]:
+            found = _corners(parts, lambda a, b: a / b)
+            if isinstance(node, exp.IntDiv):
+                found = (floor(found[0]), ceil(found[1])) if all(map(isfinite, found)) else found
+        case exp.Mod() if parts[1][0] == parts[1][1] != 0:
+            size = abs(parts[1][0])
+            found = (0 if parts[0][0] >= 0 else -size, size)
+        case exp.Abs():
+            low, high = parts[0]
+            found = (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
+        case exp.Floor() | exp.Ceil() | exp.Round():
+            found = (parts[0][0] - 1, parts[0][1] + 1)
+        case exp.Greatest():
+            found = (min(each[0] for each in parts), max(each[1] for each in parts))  # NULLs are passed over
+        case exp.Least():
+            found = (min(each[0] for each in parts), max(each[1] for each in parts))
+        case exp.Sqrt() if parts[0][0] >= 0:
+            found = (sqrt(parts[0][0]), sqrt(parts[0][1]))
+        case exp.Ln() if parts[0][0] > 0:
+            found = (log(parts[0][0]), log(parts[0][1]))
+        case exp.Exp() if parts[0][1] < 700:
+            found = (power_of_e(parts[0][0]), power_of_e(parts[0][1]))
+        case exp.Pow() if parts[1] == (2, 2):
+            found = _square(parts[0])
+        case exp.Sign() | exp.Sin() | exp.Cos():
+            found = (-1, 1)
+        case exp.Asin():
+            found = (-2, 2)
+        case exp.Radians():
+            found = (parts[0][0] / 57.29, parts[0][1] / 57.29)
+            found = (min(found[0], -found[0] / 1e3), max(found[1], -found[1] / 1e3))
+        case _:
+            found = (-inf, inf)
+    return found if found[0] <= found[1] else (-inf, inf)
+
+
+def _square(part: Range) -> Range:
+    low, high = _interval(exp.Abs(), [part])
+    return low * low, high * high
+
+
+def _corners(parts: list[Range], operation: Callable[[float, float], float]) -> Range:
+    (a, b), (c, d) = parts
+    if not all(map(isfinite, (a, b, c, d))):
+        return (-inf, inf)
+    found = [operation(x, y) for x in (a, b) for y in (c, d)]
+    return min(found), max(found)
+
+
+def _literal(node: exp.Literal) -> Described:
+    if node.is_string:
+        return Described(type="text", values=(str(node.this),))
+    try:
+        number = float(node.this)
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise refused(node, f"the number {one_line(node.this)[:40]} is too large")
+    if node.is_int and abs(number) < 1 << 53:
+        return Described(type="integer", low=number, high=number, values=(int(node.this),))
+    return Described(type="number", low=number, high=number, values=(number,))
+
+
+def _conditional(chosen: Described) -> Described:
+    return replace(chosen, conditional=True)
+
+
+def _cast(node: exp.Expr, inner: Described) -> Described:
+    kind = CAST_KINDS[node.args["to"].this]
+    if kind == inner.type:
+        return inner
+    if kind == "boolean":
+        return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True, fallible=True)
+    if kind in ("number", "integer") and inner.type in ("number", "integer", "boolean"):
+        slack, fits = float(kind == "integer"), node.args["to"].this in WIDE_TYPES and inner.bounded
+        return Described(type=kind, low=inner.low - slack, high=inner.high + slack, fallible=not fits)
+    if kind == "date" and inner.type == "date":
+        return replace(inner, low=floor(inner.low)) if inner.bounded else inner
+    return Described(type=kind, fallible=kind != "text")
+
+
+def _date_part(node: exp.Expr) -> str:
+    if isinstance(node, exp.Extract):
+        return str(node.this.name).upper()
+    name = type(node).__name__.upper()
+    return name if name in DATE_PARTS or name == "YEAR" else ""
+
+
+def _year(days: float) -> float:
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days)).year
+    except (OverflowError, ValueError):
+        return days * inf
+
+
+def _place_of(node: exp.Expr) -> str:
+    parent = node.parent
+    while parent is not None and not isinstance(parent, exp.Where | exp.Group | exp.Subquery | exp.CTE):
+        if isinstance(parent, tuple(AGGREGATES)):
+            return "another one"
+        parent = parent.parent
+    if isinstance(parent, exp.Where):
+        return "WHERE"
+    return "GROUP BY" if isinstance(parent, exp.Group) else "a subquery"

@@ -1,0 +1,86 @@
+"""What is known of a column or an expression before any row is seen: its level, its type, its range, its values."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+
+from winnow.analytics.tables.declaration import LEVELS, ColumnDeclaration, ColumnType, Level
+
+LARGEST_WHOLE = float(1 << 53)
+"""Up to here floating point holds every whole number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """An expression. Dates have their range in days since 1970; NULL alone has an empty range and no values."""
+
+    level: Level = "public"
+    type: ColumnType | None = None
+    low: float = -inf
+    high: float = inf
+    values: tuple[str | int | float | bool, ...] | None = None
+    """All that it can be besides NULL, where that is known."""
+    conditional: bool = False
+    """Whether it chooses which rows count: by CASE, a boolean, NULLIF and the like."""
+    fallible: bool = False
+    """Whether it may fail on a row, and then is NULL."""
+    columns: frozenset[str] = frozenset()
+    """The columns that it is made of."""
+
+    @property
+    def bounded(self) -> bool:
+        return isfinite(self.low) and isfinite(self.high)
+
+    @property
+    def whole(self) -> bool:
+        return self.type in ("integer", "boolean") and max(abs(self.low), abs(self.high)) < LARGEST_WHOLE
+
+
+NOTHING = Described(low=inf, high=-inf, values=())
+"""NULL."""
+
+
+def described_column(name: str, column: ColumnDeclaration) -> Described:
+    low, high = column.bounds or (-inf, inf)
+    known = column.known_type
+    if known == "boolean":
+        return Described(level=column.level, type=known, low=0, high=1, values=(False, True), columns=frozenset({name}))
+    if column.values is not None and known != "text":
+        low, high = (pick(float(each) for each in column.values) for pick in (min, max))
+    return Described(
+        level=column.level, type=known, low=low, high=high, values=column.values, columns=frozenset({name})
+    )
+
+
+def strictest(parts: Iterable[Described]) -> Level:
+    return max((each.level for each in parts), key=LEVELS.index, default="public")
+
+
+def made_of(result: Described, parts: Iterable[Described]) -> Described:
+    """The result with the level and the columns of what it is made of."""
+    parts = list(parts)
+    return replace(
+        result,
+        level=strictest(parts),
+        columns=frozenset[str]().union(*(each.columns for each in parts)),
+        conditional=result.conditional or any(each.conditional for each in parts),
+        fallible=result.fallible or any(each.fallible for each in parts),
+    )
+
+
+def either(parts: Iterable[Described]) -> Described:
+    """One of several, nobody knows which."""
+    parts = list(parts)
+    types = {each.type for each in parts if each != NOTHING and each.type is not None}
+    known = [each.values for each in parts if each.values is not None]
+    values = tuple(dict.fromkeys(value for each in known for value in each))
+    single = types.pop() if len(types) == 1 else ("number" if types == {"integer", "number"} else None)
+    return made_of(
+        Described(
+            type=single,
+            low=min((each.low for each in parts), default=-inf),
+            high=max((each.high for each in parts), default=inf),
+            values=values if len(known) == len(parts) and single is not None else None,
+        ),
+        parts,
+    )

@@ -1,0 +1,102 @@
+"""DuckDB in memory: it reaches no file and no address, and no statement changes its settings."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import duckdb
+import pyarrow as arrow
+from sqlglot import exp
+
+from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
+from winnow.core import ConfigError
+from winnow.core.untrusted_text import one_line
+
+ROWS = "winnow_rows"
+"""The rows as they are; a view with the table's own name has types and bounds."""
+TYPES = {"number": "DOUBLE", "integer": "BIGINT", "text": "VARCHAR", "date": "TIMESTAMP", "boolean": "BOOLEAN"}
+ARROW_TYPES = {
+    "number": arrow.float64(),
+    "integer": arrow.int64(),
+    "text": arrow.string(),
+    "date": arrow.timestamp("us"),
+    "boolean": arrow.bool_(),
+}
+MEMORY = "2GB"
+MICROSECONDS_A_DAY = 86_400_000_000
+
+
+@contextmanager
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection of its own: what is added to it is temporary, and nobody else sees it."""
+    opened = _database().cursor()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    settings: dict[str, Any] = {
+        "enable_external_access": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "python_enable_replacements": "false",
+        "threads": "1",
+        "memory_limit": MEMORY,
+        "max_temp_directory_size": "0MB",
+    }
+    database = duckdb.connect(":memory:", config=settings)
+    database.execute("SET lock_configuration = true")
+    return database
+
+
+def add_table(
+    opened: duckdb.DuckDBPyConnection, name: str, declaration: TableDeclaration, rows: arrow.Table | None = None
+) -> None:
+    """The rows of a table (none, to check a statement), typed and clipped to bounds as they are declared."""
+    columns = declaration.columns
+    if rows is None:
+        rows = arrow.table({each: arrow.array([], ARROW_TYPES[kind_of(column)]) for each, column in columns.items()})
+    opened.register(ROWS, rows.select(list(columns)))
+    fields = ", ".join(f"{_clipped(each, column)} AS {quoted(each)}" for each, column in columns.items())
+    opened.execute(f"CREATE TEMP VIEW {quoted(name)} AS SELECT {fields} FROM {ROWS}")  # noqa: S608 - names are quoted
+
+
+def kind_of(column: ColumnDeclaration) -> str:
+    """A column of which nobody has a cell is text."""
+    return column.known_type or "text"
+
+
+def quoted(name: str) -> str:
+    return exp.to_identifier(name, quoted=True).sql("duckdb")
+
+
+def _clipped(name: str, column: ColumnDeclaration) -> str:
+    kind, cell = kind_of(column), quoted(name)
+    typed = f"CAST({cell} AS {TYPES[kind]})"
+    if kind == "number":
+        typed = f"CASE WHEN isnan({typed}) THEN NULL ELSE {typed} END"
+    if column.bounds is None:
+        return typed
+    if kind == "date":
+        low, high = (f"make_timestamp({round(days * MICROSECONDS_A_DAY)}::BIGINT)" for days in column.bounds)
+    else:
+        low, high = (f"CAST({bound!r} AS {TYPES[kind]})" for bound in column.bounds)
+    return f"CASE WHEN {typed} < {low} THEN {low} WHEN {typed} > {high} THEN {high} ELSE {typed} END"
+
+
+def described_types(opened: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    """DuckDB's types of a statement's columns; ConfigError where it does not accept it. The tables must be empty."""
+    try:
+        return [str(kind) for _, kind, *_ in opened.execute(f"DESCRIBE {sql}").fetchall()]
+    except duckdb.Error as error:
+        raise ConfigError(f"the statement does not fit the table: {_first_line(error)}") from None
+
+
+def _first_line(error: duckdb.Error) -> str:
+    """DuckDB's own line, without the name of its class of errors and the advice that follows."""
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return one_line(line.split("Error:", 1)[-1])[:200]

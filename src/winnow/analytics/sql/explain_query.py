@@ -1,0 +1,74 @@
+"""What a statement makes the parties do, and who learns what, before it is asked."""
+
+from collections.abc import Iterator
+from math import ceil, log, prod
+
+from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
+from winnow.analytics.sql.row_sets import sets_of
+from winnow.analytics.stats.quantile_search import STEPS
+from winnow.analytics.stats.size_up import ROW_BITS
+
+
+def explain_query(plan: QueryPlan, owners: int, minimum: int, epsilon: float | None) -> list[str]:
+    """A line for each step, then for who learns what."""
+    steps = list(_steps(plan, owners, minimum) if epsilon is None else _noisy_steps(plan, epsilon))
+    width = max(len(where) for where, _ in steps)
+    return [
+        *(f"{number}  {where:<{width}}  {what}" for number, (where, what) in enumerate(steps, start=1)),
+        *_who_learns(plan, owners, minimum, noisy=epsilon is not None),
+    ]
+
+
+def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, str]]:
+    yield "at each owner", plan.local_sql
+    if plan.public_sql is not None:
+        yield "secure sum", f"public values of GROUP BY; nobody learns whose they are: {plan.public_sql}"
+    yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
+    yield "secure compare", f"rows >= {minimum} for {_groups(plan)}"
+    sets = len(sets_of(plan)) - 1
+    asked = [f"which of {sets} sets of rows leave out none"] if sets else []
+    asked += [] if plan.private else ["which smaller groups are empty"]
+    if asked:
+        yield "secure compare", ", and ".join(asked)
+    if sets:
+        yield "secure compare", f"rows >= {minimum} for those that do, in each group with enough rows"
+    yield "secure sum", f"{_sums(plan)} for each group with enough rows, in shares of {owners} owners"
+    for each in (each for each in plan.aggregates if each.function in SEARCHES):
+        column = each.arguments[0].column
+        rounds = ceil(log(max(column.range, 2) if column.whole else STEPS, 64))
+        yield "secure compare", f"{each.function.upper()} by search: {rounds} × 63 comparisons for each group"
+    yield "all parties", plan.finish_sql
+
+
+def _noisy_steps(plan: QueryPlan, epsilon: float) -> Iterator[tuple[str, str]]:
+    yield "at each owner", plan.local_sql
+    yield "secure sum", f"{_sums(plan)} for {_groups(plan)}, with noise of every owner (ε = {epsilon:g})"
+    yield "all parties", plan.finish_sql
+
+
+def _groups(plan: QueryPlan) -> str:
+    listed = prod(len(key.values) for key in plan.keys if key.values is not None)
+    if plan.public_sql is not None:
+        return f"each public value × {listed} groups" if listed > 1 else "each group"
+    return f"each of {listed} groups" if plan.keys else "all rows"
+
+
+def _sums(plan: QueryPlan) -> str:
+    sums = len({each.arguments for each in plan.aggregates if each.arguments and each.function != "count"})
+    return f"counts and sums of {sums} numbers" if sums else "counts"
+
+
+def _who_learns(plan: QueryPlan, owners: int, minimum: int, *, noisy: bool) -> Iterator[str]:
+    yield "Who learns what:"
+    if noisy:
+        yield "  owners, server: noisy numbers of every listed group, before HAVING and LIMIT"
+        yield "  you: the answer, and how many groups were left out"
+        yield "  nobody: a number without noise"
+        return
+    if plan.public_sql is not None:
+        yield "  owners, server: values of public columns in GROUP BY, whatever WHERE says; how many owners have each"
+    small = f"fewer than {minimum}" if plan.private else f"no rows and which fewer than {minimum}"
+    yield f"  owners, server: which groups have {small};"
+    yield "                  the numbers of the others, before HAVING and LIMIT"
+    yield "  you: the answer, and how many groups were left out"
+    yield f"  nobody: a row; what one of {owners} owners has; a number of a group that was left out"

@@ -1,0 +1,133 @@
+"""The rows that a statement selects at an owner: their group, and the numbers that are summed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as arrow
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Local, Match, Program
+from winnow.analytics.sql.duckdb_engine import add_table, connection
+from winnow.analytics.sql.query_plan import QueryPlan
+from winnow.analytics.stats.plan import Grouping
+from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.core import DataError, stream
+
+Group: TypeAlias = tuple[str | None, ...]
+GROUP = "group"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryGroups(Grouping):
+    """The groups of a statement, by number."""
+
+    groups: int
+
+    @property
+    def count(self) -> int:
+        return self.groups
+
+    def codes(self, table: OwnerTable) -> NDArray[np.int64]:
+        return table.numbers(GROUP).astype(np.int64)
+
+
+class SelectedRows:
+    """The selected rows of a table by group. They are kept: every step of a program asks for them."""
+
+    def __init__(self, selection: "RowSelection", groups: Sequence[Group]) -> None:
+        self._selection, self._listed = selection, groups
+        self.groups = QueryGroups(columns=(), groups=len(groups))
+        self._kept: dict[int, tuple[OwnerTable, OwnerTable, int]] = {}
+
+    def rows(self, table: OwnerTable) -> OwnerTable:
+        """Those that belong to a group, with its number."""
+        return self._found(table)[1]
+
+    def outside(self, table: OwnerTable) -> int:
+        """How many belong to no group."""
+        return self._found(table)[2]
+
+    def _found(self, table: OwnerTable) -> tuple[OwnerTable, OwnerTable, int]:
+        kept = self._kept.get(id(table))
+        if kept is None or kept[0] is not table:
+            kept = self._kept[id(table)] = (table, *self._selection.grouped(table, self._listed))
+        return kept
+
+
+def over_selected(program: Program[T], selected: SelectedRows) -> Program[T]:
+    """A program about the selected rows as one about the owner's table."""
+    try:
+        step = next(program)
+        while True:
+            assert not isinstance(step, Match)
+            opened = yield replace(step, local=_after_selection(step.local, selected))
+            step = program.send(opened)
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+def _after_selection(local: Local, selected: SelectedRows) -> Local:
+    return lambda table: local(selected.rows(table))
+
+
+class RowSelection:
+    """Selects an owner's rows by a plan."""
+
+    def __init__(self, plan: QueryPlan, declaration: TableDeclaration) -> None:
+        self._plan, self._declaration = plan, declaration
+        self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
+        columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
+        for each in (*plan.arguments, *plan.indicators):
+            bounds = (each.column.low, each.column.high)
+            columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
+        self._selected = TableDeclaration(columns=columns)
+
+    def grouped(self, table: OwnerTable, groups: Sequence[Group]) -> tuple[OwnerTable, int]:
+        """The rows that belong to a group, and how many do not."""
+        rows = self._execute(table, self._plan.local_sql, sampled=True)
+        codes = group_codes([rows.column(key.name) for key in self._plan.keys], groups, rows.num_rows)
+        kept = codes >= 0
+        columns = {GROUP: arrow.array(codes[kept])}
+        for each in (*self._plan.arguments, *self._plan.indicators):
+            columns[each.name] = rows.column(each.name).filter(arrow.array(kept))
+        return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
+
+    def public_values(self, table: OwnerTable) -> list[Group]:
+        """The values of keys that are not listed, over all rows."""
+        assert self._plan.public_sql is not None
+        kept = self._public.get(id(table))
+        if kept is None or kept[0] is not table:
+            found = self._execute(table, self._plan.public_sql, sampled=False)
+            kept = self._public[id(table)] = (table, [tuple(row.values()) for row in found.to_pylist()])
+        return kept[1]
+
+    def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
+        rows = table.rows
+        if sampled and self._plan.sample is not None:
+            drawn = stream(0, "TABLESAMPLE", self._plan.local_sql, len(table)).random(len(table))
+            rows = rows.filter(arrow.array(drawn < self._plan.sample))
+        try:
+            with connection() as opened:
+                add_table(opened, self._plan.table, self._declaration, rows)
+                return opened.sql(sql).to_arrow_table()
+        except duckdb.Error as error:  # its text may quote a cell
+            raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
+
+
+def group_codes(columns: Sequence[arrow.ChunkedArray], groups: Sequence[Group], rows: int) -> NDArray[np.int64]:
+    """The place of each row's values among the groups; −1 where they are none of them."""
+    combined, known = np.zeros(rows, np.int64), [()]
+    for column in columns:
+        encoded = column.combine_chunks().dictionary_encode()
+        values = [*encoded.dictionary.to_pylist(), None]
+        codes = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+        present, combined = np.unique(combined * len(values) + codes, return_inverse=True)
+        known = [(*known[each // len(values)], values[each % len(values)]) for each in present.tolist()]
+    places = {group: place for place, group in enumerate(groups)}
+    return np.array([places.get(each, -1) for each in known], np.int64)[combined]

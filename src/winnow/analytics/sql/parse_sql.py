@@ -1,0 +1,61 @@
+"""SQL text to a syntax tree of which every node is known."""
+
+import logging
+from functools import lru_cache
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from winnow.analytics.sql.allowed_nodes import check_nodes
+from winnow.analytics.sql.spatial_functions import expand_spatial
+from winnow.core import ConfigError
+from winnow.core.untrusted_text import one_line
+
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is refused below
+
+MAX_NODES = 5_000
+
+
+def parse_sql(sql: str) -> exp.Select:
+    """One SELECT statement in DuckDB's dialect; ConfigError in one line for anything else."""
+    try:
+        statements = [each for each in sqlglot.parse(sql, read="duckdb") if each is not None]
+    except SqlglotError as error:
+        raise ConfigError(_syntax_error(error)) from None
+    except (RecursionError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise ConfigError("the statement cannot be read as SQL") from None
+    if len(statements) != 1:
+        raise ConfigError(f"write one statement; there are {len(statements)}")
+    tree = statements[0]
+    if sum(1 for _ in tree.walk()) > MAX_NODES:
+        raise ConfigError(f"the statement has more than {MAX_NODES:,} parts; ask for less at once")
+    try:
+        tree = expand_spatial(tree)
+        check_nodes(tree)
+    except RecursionError:
+        raise ConfigError("the statement is nested too deeply") from None
+    if isinstance(tree, exp.Union):
+        raise ConfigError(
+            "UNION ALL joins rows before they are counted: write SELECT … FROM (SELECT … UNION ALL SELECT …)"
+        )
+    if not isinstance(tree, exp.Select):
+        raise ConfigError("a query begins with SELECT or WITH")
+    return tree
+
+
+@lru_cache(maxsize=64)
+def tables_of(sql: str) -> tuple[str, ...]:
+    """The tables that a statement reads, as it writes them."""
+    tree = parse_sql(sql)
+    defined = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return tuple(dict.fromkeys(each.name for each in tree.find_all(exp.Table) if each.name.lower() not in defined))
+
+
+def _syntax_error(error: SqlglotError) -> str:
+    details = getattr(error, "errors", None)
+    if not details:
+        return f"the statement cannot be read as SQL: {one_line(error)[:120]}"
+    first = details[0]
+    near, description = one_line(first.get("highlight") or "")[:40], one_line(first["description"]).split("<class")[0]
+    return f"the statement cannot be read as SQL: {description[:120].strip()} near '{near}' (line {first['line']})"

@@ -1,0 +1,197 @@
+"""Aggregates of a statement: what each needs of every row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, floor
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS, describe_expression
+from winnow.analytics.sql.described import LARGEST_WHOLE, Described
+from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
+from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.stats.plan import NumberColumn
+from winnow.core.untrusted_text import one_line
+
+FUNCTIONS: dict[type[exp.Expr], Function] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Variance: "var",
+    exp.VariancePop: "var_pop",
+    exp.Stddev: "stddev",
+    exp.StddevSamp: "stddev",
+    exp.StddevPop: "stddev_pop",
+    exp.Corr: "corr",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Median: "quantile_cont",
+    exp.PercentileCont: "quantile_cont",
+    exp.PercentileDisc: "quantile",
+    exp.Quantile: "quantile",
+}
+ORDERED = ("min", "max", "quantile", "quantile_cont")
+MAX_AGGREGATES = 100
+MICROSECONDS_A_DAY = 86_400_000_000
+
+
+@dataclass
+class AggregateReader:
+    source: RowSource
+    found: dict[str, exp.Expr] = field(default_factory=dict)
+    """The aggregates by their text."""
+    _arguments: dict[str, Argument] = field(default_factory=dict)
+    _indicators: dict[str, Argument] = field(default_factory=dict)
+
+    @property
+    def indicators(self) -> tuple[Argument, ...]:
+        return tuple(self._indicators.values())
+
+    def read(self, node: exp.Expr) -> str:
+        """The name of an aggregate's column."""
+        text = text_of(node)
+        self.found.setdefault(text, node.copy())
+        if len(self.found) > MAX_AGGREGATES:
+            raise refused(node, f"the statement has more than {MAX_AGGREGATES} aggregates; ask for less at once")
+        return f"g{list(self.found).index(text)}"
+
+    def check_levels(self) -> None:
+        """Nothing private may stand in an aggregate."""
+        for node in self.found.values():
+            for column in node.find_all(exp.Column):
+                if self.source.described(column).level == "private":
+                    called = function_name(node.this if isinstance(node, exp.Filter) else node)
+                    raise refused(
+                        column, f"column '{column.name}' is private and cannot stand in {called}; it may stand in WHERE"
+                    )
+
+    def aggregates(self, types: Sequence[str]) -> list[QueryAggregate]:
+        return [
+            self._aggregate(f"g{place}", node, kind)
+            for place, (node, kind) in enumerate(zip(self.found.values(), types, strict=True))
+        ]
+
+    def columns(self) -> list[exp.Expr]:
+        """The arguments, for the statement that selects an owner's rows."""
+        both = (*self._arguments.values(), *self._indicators.values())
+        return [exp.alias_(parsed(each.sql), each.name) for each in both]
+
+    def _aggregate(self, name: str, node: exp.Expr, kind: str) -> QueryAggregate:
+        condition = node.expression.this if isinstance(node, exp.Filter) else None
+        inner = node.this if isinstance(node, exp.Filter) else node
+        function = FUNCTIONS.get(type(inner))
+        if function is None:
+            raise refused(node, f"FILTER of {type(inner).__name__.upper()} is not supported")
+        if function == "count" and isinstance(inner.this, exp.Star) and condition is None:
+            return QueryAggregate(name=name, function="count", arguments=(), type=kind)
+        given = [inner.this, inner.expression] if function == "corr" else [inner.this]
+        arguments, date = [], False
+        for each in given:
+            known = self._described(each, condition)
+            date = known.type == "date" and function in ORDERED
+            arguments.append(self._argument(each, condition, known, function, inner))
+        return QueryAggregate(
+            name=name, function=function, arguments=tuple(arguments), type=kind, level=_level(inner), date=date
+        )
+
+    def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
+        if condition is not None:
+            describe_expression(condition, self.source.described)
+        if isinstance(node, exp.Star):
+            return Described(type="integer", low=1, high=1)
+        return describe_expression(node, self.source.described)
+
+    def _argument(
+        self, node: exp.Expr, condition: exp.Expr | None, known: Described, function: Function, inner: exp.Expr
+    ) -> Argument:
+        shown = f"{function_name(inner)}({one_line(node.sql('duckdb'))[:60]})".replace('"', "")
+        whole, low, high = known.whole, known.low, known.high
+        if function == "count":
+            counted = exp.true() if isinstance(node, exp.Star) else node.copy().is_(exp.null()).not_()
+            value: exp.Expr = exp.case().when(counted, exp.Literal.number(1))
+            whole, low, high = True, 1.0, 1.0
+        elif known.type == "date" and function in ORDERED:
+            value = exp.Anonymous(this="epoch_us", expressions=[exp.cast(node.copy(), "TIMESTAMP")])
+            whole, low, high = True, low * MICROSECONDS_A_DAY, high * MICROSECONDS_A_DAY
+        elif known.type not in ("number", "integer", "boolean"):
+            raise refused(node, f"{shown} needs numbers")
+        else:
+            value = exp.Paren(this=node.copy())
+        if not (abs(low) < LARGEST_WHOLE and abs(high) < LARGEST_WHOLE):
+            named = [each.name for each in node.find_all(exp.Column) if not self.source.described(each).bounded]
+            advice = f"declare bounds = [low, high] for column '{named[0]}'" if named else "write simpler arithmetic"
+            if not named and node.find(exp.Div):
+                advice = "divide only by what is never 0"
+            raise refused(node, f"{shown}: its bounds are not known; {advice}")
+        if whole:
+            low, high = float(floor(low)), float(ceil(high))
+        if condition is not None:
+            value = exp.case().when(condition.copy(), value)
+        text = text_of(tried(value, "BIGINT" if whole else "DOUBLE"))
+        if text not in self._arguments:
+            name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
+            column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
+            conditions = [*([] if condition is None else [condition]), *conditions_in(node)]
+            if not conditions and whole and 0 < high - low <= 1 and function != "count":
+                conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
+            self._arguments[text] = Argument(
+                column=column,
+                sql=text,
+                conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
+                unseen=known.fallible or (known.conditional and not conditions) or self._chosen_before(node),
+            )
+        return self._arguments[text]
+
+    def _chosen_before(self, node: exp.Expr) -> bool:
+        """Whether a column of a subquery is made by a condition."""
+        return any(self.source.described(each).conditional for each in node.find_all(exp.Column))
+
+    def _indicator(self, condition: exp.Expr) -> str:
+        """The name of a column that has 1 where a condition holds."""
+        value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
+        text = text_of(tried(value, "BIGINT"))
+        if text not in self._indicators:
+            column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
+            self._indicators[text] = Argument(column=column, sql=text)
+        return self._indicators[text].name
+
+
+def conditions_in(node: exp.Expr) -> list[exp.Expr]:
+    """What an expression chooses rows by: conditions of CASE, comparisons that count as numbers, what replaces NULL."""
+    if isinstance(node, exp.Star):
+        return []
+    if isinstance(node, CONDITIONS + COMPARISONS):
+        return [node]
+    found: list[exp.Expr] = []
+    if isinstance(node, exp.Case):
+        for each in node.args["ifs"]:
+            found.append(exp.EQ(this=node.this.copy(), expression=each.this.copy()) if node.this else each.this)
+            found += conditions_in(each.args["true"])
+        return found + (conditions_in(node.args["default"]) if node.args.get("default") else [])
+    if isinstance(node, exp.If):
+        found.append(node.this)
+        return found + [
+            each for part in ("true", "false") if node.args.get(part) for each in conditions_in(node.args[part])
+        ]
+    if isinstance(node, exp.Coalesce):
+        found.append(exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.null()))
+    if isinstance(node, exp.Nullif):
+        found.append(exp.EQ(this=node.this.copy(), expression=node.expression.copy()))
+    return found + [each for part in node.iter_expressions() for each in conditions_in(part)]
+
+
+def function_name(node: exp.Expr) -> str:
+    return node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()
+
+
+def _level(node: exp.Expr) -> float | None:
+    if isinstance(node, exp.Median):
+        return 0.5
+    given = node.args.get("quantile") if isinstance(node, exp.Quantile) else node.args.get("expression")
+    if not isinstance(node, exp.Quantile | exp.PercentileCont | exp.PercentileDisc):
+        return None
+    if not isinstance(given, exp.Literal) or given.is_string or not 0 < float(given.this) < 1:
+        raise refused(node, "a quantile takes a level between 0 and 1, such as QUANTILE_CONT(x, 0.9)")
+    return float(given.this)

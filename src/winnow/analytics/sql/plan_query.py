@@ -1,0 +1,225 @@
+"""From a statement and a declaration to a plan. Everything that is refused is refused here, before any row is read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+
+import duckdb
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.described import Described
+from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
+from winnow.analytics.sql.finish_sql import error_sources, finish_sql
+from winnow.analytics.sql.parse_sql import parse_sql
+from winnow.analytics.sql.plan_aggregates import AggregateReader
+from winnow.analytics.sql.query_plan import QueryKey, QueryPlan
+from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
+from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.sql.table_sample import take_sample
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.core.untrusted_text import one_line
+
+MAX_COLUMNS = 200
+
+
+def make_query_plan(sql: str, table: str, declaration: TableDeclaration) -> QueryPlan:
+    """The plan; ConfigError in one line names what is refused, and where."""
+    return _make_plan(sql, table, declaration.model_dump_json())
+
+
+@lru_cache(maxsize=64)
+def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
+    """Simulated owners make the same plan, one after another."""
+    declaration = TableDeclaration.model_validate_json(declared)
+    tree = parse_sql(sql)
+    sample = take_sample(tree)
+    source = row_source(tree, {table.lower(): table_relation(declaration)})
+    if tree.args.get("where"):
+        describe_expression(tree.args["where"].this, source.described)
+    with connection() as opened:
+        add_table(opened, table, declaration)
+        private = frozenset(name.lower() for name, each in declaration.columns.items() if each.level == "private")
+        planner = _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample, private=private)
+        return planner.plan()
+
+
+@dataclass(kw_only=True)
+class _Planner:
+    tree: exp.Select
+    source: RowSource
+    opened: duckdb.DuckDBPyConnection
+    table: str
+    sample: float | None
+    private: frozenset[str]
+    """The private columns."""
+    reader: AggregateReader = field(init=False)
+
+    def plan(self) -> QueryPlan:
+        self.reader = AggregateReader(self.source)
+        outputs = list(self._outputs())
+        aliases = {name.lower(): value for value, name, given in outputs if given}
+        key_nodes = list(self._key_nodes([value for value, _, _ in outputs], aliases))
+        self._key_names = {text_of(node): f"k{place}" for place, node in enumerate(key_nodes)}
+        finished = [self._finished(value) for value, _, _ in outputs]
+        having = self.tree.args.get("having")
+        conditions = [self._finished(self._resolved(having.this, aliases, source_first=True))] if having else []
+        order = [self._ordered(each, aliases, len(outputs)) for each in _listed(self.tree.args.get("order"))]
+        if not self.reader.found and not key_nodes:
+            raise refused(self.tree, "a SELECT without aggregates would show rows; COUNT, SUM, AVG and others do not")
+        self.reader.check_levels()
+        types = self._types(key_nodes)
+        keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
+        aggregates = self.reader.aggregates(types[len(keys) :])
+        unlisted = [key for key in keys if key.values is None]
+        names = _unique([name for _, name, _ in outputs])
+        plan = QueryPlan(
+            table=self.table,
+            keys=tuple(keys),
+            aggregates=tuple(aggregates),
+            local_sql=self._local(keys, self.reader.columns()),
+            public_sql=self._public(unlisted) if unlisted else None,
+            finish_sql=finish_sql(self.tree, finished, names, conditions, order, keys, aggregates),
+            columns=tuple(names),
+            error_columns=tuple(error_sources(finished)),
+            copies=sum(each.name.lower() == self.table.lower() for each in self.tree.find_all(exp.Table)),
+            indicators=self.reader.indicators,
+            private=any(each.name.lower() in self.private for each in self.tree.find_all(exp.Column)),
+            sample=self.sample,
+        )
+        described_types(self.opened, plan.local_sql)
+        return plan
+
+    def _outputs(self) -> Iterator[tuple[exp.Expr, str, bool]]:
+        """Each expression of SELECT, its name, and whether that was given by AS."""
+        if not 0 < len(self.tree.expressions) <= MAX_COLUMNS:
+            raise refused(self.tree, f"a statement has 1 to {MAX_COLUMNS} columns, not {len(self.tree.expressions)}")
+        for each in self.tree.expressions:
+            if isinstance(each, exp.Star):
+                raise refused(each, "SELECT * would show rows; name columns of GROUP BY and aggregates")
+            value = self._resolved(each.unalias(), {})
+            written = each.unalias()
+            name = each.alias or (written.name if isinstance(written, exp.Column) else written.sql("duckdb"))
+            yield value, one_line(name)[:200], bool(each.alias)
+
+    def _resolved(self, node: exp.Expr, aliases: Mapping[str, exp.Expr], *, source_first: bool = False) -> exp.Expr:
+        """With columns by their own names alone, and aliases written out."""
+
+        def change(each: exp.Expr) -> exp.Expr:
+            if not isinstance(each, exp.Column):
+                return each
+            alias = aliases.get(each.name.lower()) if not each.table else None
+            if alias is not None and not (source_first and self.source.find(each)):
+                return exp.Paren(this=alias.copy()) if isinstance(alias, exp.Binary | exp.Not) else alias.copy()
+            self.source.described(each)
+            written = exp.Column(this=exp.to_identifier(each.name.lower(), quoted=True))
+            written.meta.update(each.this.meta)
+            return written
+
+        return node.copy().transform(change)
+
+    def _key_nodes(self, outputs: list[exp.Expr], aliases: Mapping[str, exp.Expr]) -> Iterator[exp.Expr]:
+        group = self.tree.args.get("group")
+        for each in group.expressions if group else ():
+            if isinstance(each, exp.Literal) and each.is_int:
+                if not 1 <= int(each.this) <= len(outputs):
+                    raise refused(each, f"GROUP BY {one_line(each.this)}: SELECT has {len(outputs)} columns")
+                node = outputs[int(each.this) - 1]
+            else:
+                node = self._resolved(each, aliases, source_first=True)
+            if found := node.find(*AGGREGATES):
+                raise refused(found, "an aggregate within GROUP BY is not supported")
+            yield node.unnest()
+
+    def _finished(self, node: exp.Expr) -> exp.Expr:
+        """Over what is opened: keys and aggregates are columns, and no other column is left."""
+
+        def change(each: exp.Expr) -> exp.Expr:
+            name = self._key_names.get(text_of(each))
+            if name is None and isinstance(each, tuple(AGGREGATES)):
+                name = self.reader.read(each)
+            if name is not None:
+                return exp.column(name, table="released")  # an alias of the statement may have the same name
+            if isinstance(each, exp.Column):
+                level = self.source.described(each).level
+                if level == "private":
+                    raise refused(each, f"column '{each.name}' is private and cannot be shown; it may stand in WHERE")
+                raise refused(each, f"column '{each.name}' stands neither in GROUP BY nor in an aggregate")
+            if isinstance(each, exp.Subquery | exp.Select | exp.Star):
+                raise refused(each, "SELECT within an expression is not supported here")
+            return each
+
+        return node.copy().transform(change)
+
+    def _ordered(self, node: exp.Ordered, aliases: Mapping[str, exp.Expr], outputs: int) -> exp.Expr:
+        if isinstance(node.this, exp.Literal):
+            if not node.this.is_int or not 1 <= int(node.this.this) <= outputs:
+                raise refused(node, f"ORDER BY {one_line(node.this.this)}: SELECT has {outputs} columns")
+            return node.copy()
+        changed = node.copy()
+        changed.set("this", self._finished(self._resolved(node.this, aliases)))
+        return changed
+
+    def _types(self, keys: list[exp.Expr]) -> list[str]:
+        """DuckDB's types of keys and aggregates, from the statement itself on a table without rows."""
+        nodes = [*keys, *(each for each in self.reader.found.values())]
+        probe = self._rows(nodes)
+        probe.set("where", self.tree.args["where"].copy() if self.tree.args.get("where") else None)
+        if keys:
+            probe.set("group", exp.Group(expressions=[each.copy() for each in keys]))
+        return described_types(self.opened, probe.sql("duckdb"))
+
+    def _rows(self, nodes: list[exp.Expr]) -> exp.Select:
+        with_ = self.tree.args.get("with_")
+        return exp.Select(
+            with_=with_.copy() if with_ is not None else None,
+            expressions=[node.copy() for node in nodes],
+            from_=self.tree.args["from_"].copy(),
+        )
+
+    def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
+        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+        rows = self._rows([*named, *arguments] or [exp.Literal.number(1)])
+        if self.tree.args.get("where"):
+            rows.set("where", exp.Where(this=tried(self.tree.args["where"].this, "BOOLEAN")))
+        return rows.sql("duckdb")
+
+    def _public(self, keys: list[QueryKey]) -> str:
+        """No condition and no sample stands in it: which rows those choose is not public."""
+        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+        rows = self._rows(named)
+        for where in list(rows.find_all(exp.Where)):
+            where.pop()
+        return rows.distinct().sql("duckdb")
+
+    def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
+        known = describe_expression(node, self.source.described)
+        shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+        if known.level == "private":
+            named = next(each for each in node.find_all(exp.Column) if self.source.described(each).level == "private")
+            raise refused(node, f"column '{named.name}' is private and cannot be shown; it may stand in WHERE")
+        if known.level == "protected" and known.values is None:
+            raise refused(node, f"GROUP BY {shown}: it is protected and has no list of values")
+        return QueryKey(name=f"k{place}", sql=node.sql("duckdb"), type=kind, values=self._texts(known, kind))
+
+    def _texts(self, known: Described, kind: str) -> tuple[str | None, ...] | None:
+        if known.values is None:
+            return None
+        texts = [f"TRY_CAST({exp.convert(each).sql('duckdb')} AS {kind})::VARCHAR" for each in known.values]
+        row = self.opened.execute(f"SELECT {', '.join(texts)}").fetchone() if texts else ()
+        assert row is not None
+        return tuple(dict.fromkeys([*row, None]))
+
+
+def _listed(order: exp.Order | None) -> list[exp.Ordered]:
+    return list(order.expressions) if order is not None else []
+
+
+def _unique(names: list[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{number}" if number else name for number in count())
+        found.append(next(each for each in free if each.lower() not in {one.lower() for one in found}))
+    return found

@@ -1,0 +1,120 @@
+"""The union of what owners have in public columns, from one sum that does not say who has what.
+
+Every owner puts its values into an invertible Bloom lookup table (Goodrich and Mitzenmacher, 2011): each value is added
+to three cells, which hold how many values there are, a checksum, and the text itself as numbers. Such tables add up.
+Cells of the sum that hold one value are read and taken out of its other cells, until all are empty. A value that n
+owners have stands there n times, so it is told how many have it.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Program, Sum
+from winnow.analytics.sql.owner_rows import Group
+from winnow.core import DataError
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+HASHES = 3
+WORD = 5
+"""Bytes of a number: a sum of them over a million owners stays below 2⁶²."""
+MAX_TEXT = 400
+MAX_VALUES = 5_000
+ATTEMPTS = 8
+
+
+def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[list[Group]]:
+    """The values that any owner has, sorted. Opened are how many there are in all, how long they are, and they."""
+
+    def texts(table: "OwnerTable") -> list[bytes]:
+        return [json.dumps(each, ensure_ascii=False).encode() for each in local(table)]
+
+    def sizes(table: "OwnerTable") -> NDArray[np.int64]:
+        found = texts(table)
+        lengths = np.array([min(len(each), MAX_TEXT + 1) for each in found] or [0])
+        longer = [(lengths > limit).any() for limit in range(0, MAX_TEXT + 1, WORD)]
+        return np.array([len(found), *longer], np.int64)
+
+    opened = yield Sum(label="how many public values there are", local=sizes, length=2 + MAX_TEXT // WORD)
+    count, words = int(opened[0]), sum(int(each) > 0 for each in opened[1:])
+    if words > MAX_TEXT // WORD:
+        raise DataError(f"GROUP BY: a public value is longer than {MAX_TEXT} letters; group by a shorter text")
+    if count > MAX_VALUES:
+        raise DataError(f"GROUP BY: owners have {count:,} public values; at most {MAX_VALUES:,} are possible")
+    for attempt in range(ATTEMPTS if count else 0):
+        cells = HASHES * (9 * count // 20 + 4)
+
+        def table_of(table: "OwnerTable", attempt: int = attempt, cells: int = cells) -> NDArray[np.int64]:
+            filled = np.zeros((cells, words + 2), np.int64)
+            for text in texts(table):
+                filled[_places(text, cells, attempt)] += _entry(text, words)
+            return filled.reshape(-1)
+
+        label = f"public values, attempt {attempt + 1}" if attempt else "public values"
+        opened = yield Sum(label=label, local=table_of, length=cells * (words + 2))
+        found = _decoded(opened.reshape(cells, words + 2), words, attempt)
+        if found is not None:
+            return sorted(found, key=lambda group: [(each is None, each or "") for each in group])
+    if not count:
+        return []
+    raise DataError("GROUP BY: the owners' public values could not be read; list them as values = […]")
+
+
+def _places(text: bytes, cells: int, attempt: int) -> list[int]:
+    """A cell in each third of the table."""
+    third = cells // HASHES
+    digest = blake2b(text, digest_size=8 * HASHES, salt=attempt.to_bytes(8, "big")).digest()
+    numbers = (int.from_bytes(digest[8 * each : 8 * each + 8], "big") for each in range(HASHES))
+    return [third * each + number % third for each, number in enumerate(numbers)]
+
+
+def _entry(text: bytes, words: int) -> NDArray[np.int64]:
+    check = int.from_bytes(blake2b(text, digest_size=WORD, person=b"check").digest(), "big")
+    padded = text.ljust(words * WORD, b"\0")
+    numbers = [int.from_bytes(padded[WORD * each : WORD * each + WORD], "big") for each in range(words)]
+    return np.array([1, check, *numbers], np.int64)
+
+
+def _decoded(cells: NDArray[np.object_], words: int, attempt: int) -> list[Group] | None:
+    left, found = cells.copy(), list[Group]()
+    waiting = list(range(len(left)))
+    while waiting:
+        cell = left[waiting.pop()]
+        text = _single(cell, words)
+        if text is None:
+            continue
+        entry = cell.copy()
+        found.append(_group(text))
+        for place in _places(text, len(left), attempt):
+            left[place] = left[place] - entry
+            waiting.append(place)
+    return found if not any(each != 0 for each in left.reshape(-1)) else None
+
+
+def _group(text: bytes) -> Group:
+    """As an owner sent it."""
+    try:
+        group = json.loads(text)
+    except ValueError:
+        group = None
+    if not isinstance(group, list) or not all(each is None or isinstance(each, str) for each in group):
+        raise DataError("GROUP BY: an owner sent a public value that cannot be read")
+    return tuple(group)
+
+
+def _single(cell: Sequence[int], words: int) -> bytes | None:
+    """The text of a cell that holds one value, however often."""
+    count = int(cell[0])
+    if count <= 0 or any(int(each) % count or int(each) < 0 for each in cell):
+        return None
+    numbers = [int(each) // count for each in cell[2:]]
+    if any(each >= 1 << (8 * WORD) for each in numbers):
+        return None
+    text = b"".join(each.to_bytes(WORD, "big") for each in numbers).rstrip(b"\0")
+    return text if list(_entry(text, words)[1:]) == [int(each) // count for each in cell[1:]] else None

@@ -1,0 +1,118 @@
+"""The answer to a statement as an object: `.table`, `.to_pandas()`, what was left out, and how sure numbers are."""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.core import ConfigError
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow as arrow
+
+ENDINGS = (".parquet", ".csv")
+
+
+class QueryAnswer:
+    """What owners of a table said together."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self.answer = answer
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.answer["columns"])
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """By column; None is NULL, or a number that too few rows stand behind."""
+        return list(self.answer["rows"])
+
+    @property
+    def errors(self) -> list[dict[str, float]]:
+        """The standard error of each number, by row and column; samples and noise have them."""
+        return list(self.answer["errors"])
+
+    @property
+    def left_out(self) -> int:
+        """How many groups are not told, because fewer rows than the owners' minimum stand behind them."""
+        return int(self.answer["left_out"])
+
+    @property
+    def table(self) -> "arrow.Table":
+        """The rows with Arrow's types; standard errors are in columns "± name"."""
+        import pyarrow as arrow  # noqa: PLC0415 - needs the extra `query`
+
+        rows = self.told_rows()
+        return arrow.table({name: [row.get(name) for row in rows] for name in self.told_columns()})
+
+    def told_columns(self) -> list[str]:
+        """The columns, each followed by that of its standard errors if there is any."""
+        with_errors = {name for row in self.errors for name in row}
+        return [each for name in self.columns for each in ([name, f"± {name}"] if name in with_errors else [name])]
+
+    def told_rows(self) -> list[dict[str, Any]]:
+        pairs = zip(self.rows, self.errors, strict=True)
+        return [{**row, **{f"± {name}": error for name, error in errors.items()}} for row, errors in pairs]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        try:
+            import pandas  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self.told_rows(), columns=self.told_columns())
+
+    def explain(self) -> str:
+        """What the parties did, and who learnt what."""
+        return "\n".join(self.answer["plan"])
+
+    def notes(self) -> list[str]:
+        """What a reader should know of the table, a line each."""
+        groups, hidden, minimum = self.left_out, self.answer["hidden_values"], self.answer["minimum"]
+        found = []
+        if groups:
+            or_none = " or none" if "epsilon" in self.answer else ""
+            found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows{or_none}.")
+        if hidden:
+            found.append(f"{hidden} value{'s' * (hidden != 1)} hidden: fewer than {minimum} rows would be told of.")
+        if self.answer["unlisted_rows"]:
+            found.append("Rows with values that are not listed are left out.")
+        if "epsilon" in self.answer:
+            found.append(
+                f"Noise: ε = {self.answer['epsilon']:g}, δ = {self.answer['delta']:g}. ± is the standard error."
+            )
+        elif any(self.errors):
+            found.append("Estimated from a sample. ± is the standard error.")
+        return found
+
+    def write(self, path: str | Path) -> Path:
+        """As Parquet or CSV, by the ending of its name."""
+        from winnow.runs.atomic_write import one_line_errors, write_atomically  # noqa: PLC0415
+
+        path = Path(path)
+        check_ending(path)
+        with one_line_errors(path):
+            write_atomically(path, lambda temporary: self._write_table(temporary, path.suffix))
+        return path
+
+    def _write_table(self, path: Path, ending: str) -> None:
+        from pyarrow import csv, parquet  # noqa: PLC0415
+
+        (csv.write_csv if ending == ".csv" else parquet.write_table)(self.table, path)
+
+    def __repr__(self) -> str:
+        return f"QueryAnswer({len(self.rows)} rows: {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        names = self.told_columns()
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        rows = ["".join(f"<td>{escape(str(row.get(name)))}</td>" for name in names) for row in self.told_rows()]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><tr>{head}</tr>{body}</table><p>{escape(' '.join(self.notes()))}</p>"
+
+
+def check_ending(path: Path) -> None:
+    if path.suffix not in ENDINGS:
+        raise ConfigError(f"{path.name} must end in {' or '.join(ENDINGS)}")

@@ -1,0 +1,83 @@
+"""What a statement means for a table: rows that each owner selects, what is summed over them, and how it ends."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from winnow.analytics.stats.plan import NumberColumn
+
+Function: TypeAlias = Literal[
+    "count", "sum", "avg", "var", "var_pop", "stddev", "stddev_pop", "corr", "min", "max", "quantile", "quantile_cont"
+]
+SPREADS = ("var", "var_pop", "stddev", "stddev_pop")
+SEARCHES = ("min", "max", "quantile", "quantile_cont")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryKey:
+    """An expression of GROUP BY. Its values travel as DuckDB's text of them, NULL as None."""
+
+    name: str
+    sql: str
+    type: str
+    """DuckDB's."""
+    values: tuple[str | None, ...] | None
+    """None: whatever the owners have, which is public."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """A number of each row, NULL where the row does not count."""
+
+    column: NumberColumn
+    sql: str
+    conditions: tuple[str, ...] = ()
+    """The indicators of conditions by which it chooses the rows that count, or that count more than others."""
+    unseen: bool = False
+    """Whether it chooses rows by something else: by failing on them, or within a subquery."""
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryAggregate:
+    """COUNT(*) has no argument, CORR two. `level` is that of a quantile."""
+
+    name: str
+    function: Function
+    arguments: tuple[Argument, ...]
+    type: str
+    level: float | None = None
+    date: bool = False
+    """Whether its argument is a moment, in microseconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryPlan:
+    table: str
+    keys: tuple[QueryKey, ...]
+    aggregates: tuple[QueryAggregate, ...]
+    local_sql: str
+    """The rows of an owner: keys as text, arguments as numbers."""
+    public_sql: str | None
+    """The values of keys that are not listed; no condition stands in it."""
+    finish_sql: str
+    """From what was opened (a table `released`) to the answer."""
+    columns: tuple[str, ...]
+    """The names of the answer's columns; those of standard errors follow in `finish_sql`."""
+    error_columns: tuple[str | None, ...]
+    """By column of the answer: the aggregate whose error it has."""
+    copies: int
+    """How often the statement names its table."""
+    indicators: tuple[Argument, ...]
+    """Columns with 1 where a condition of an argument holds, else 0."""
+    private: bool
+    """Whether a private column stands in the statement, and so in WHERE."""
+    sample: float | None
+    """The part of the rows that each owner takes, by chance."""
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        return tuple(dict.fromkeys(each for aggregate in self.aggregates for each in aggregate.arguments))

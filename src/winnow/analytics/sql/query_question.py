@@ -1,0 +1,83 @@
+"""`winnow query`: a statement of SQL as a question."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from winnow.analytics.permissions import Permission
+from winnow.analytics.question import Answer, MergedTerms, Question
+from winnow.core import ConfigError
+from winnow.core.installed_package import install_command
+
+if TYPE_CHECKING:
+    from winnow.analytics.program import Program
+
+MAX_SQL = 20_000
+
+
+class QueryQuestion(Question):
+    """Owners derive everything from the statement. Its table is the one in FROM, and need not be named."""
+
+    kind: Literal["query"] = "query"
+    sql: str = Field(min_length=1, max_length=MAX_SQL)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_table(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "table" not in given and isinstance(given.get("sql"), str):
+            return {**given, "table": _only_table(given["sql"][:MAX_SQL])}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "QueryQuestion":
+        if _only_table(self.sql).lower() != self.table.lower():
+            raise ValueError(f"table = {self.table!r}, and the statement reads {_only_table(self.sql)!r}")
+        return self
+
+    def needs(self) -> frozenset[Permission]:
+        return _needs(self.sql)
+
+    def program(self, terms: MergedTerms) -> "Program[Answer]":
+        from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
+        from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
+        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+
+        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        if self.epsilon is None:
+            told = yield from exact_query(plan, terms)
+        else:
+            told = yield from noisy_query(plan, terms, self.rho(terms))
+            told |= {"epsilon": self.epsilon, "delta": self.delta}
+        return {
+            "kind": self.kind,
+            "table": self.table,
+            "sql": self.sql,
+            "owners": list(terms.owners),
+            "minimum": terms.minimum,
+            "columns": list(plan.columns),
+            **told,
+            "plan": explain_query(plan, len(terms.owners), terms.minimum, self.epsilon),
+        }
+
+
+def _only_table(sql: str) -> str:
+    try:
+        from winnow.analytics.sql.parse_sql import tables_of  # noqa: PLC0415 - who only reads questions loads no parser
+    except ImportError:
+        raise ConfigError(f"SQL needs the package sqlglot: {install_command('query')}") from None
+    tables = tables_of(sql)
+    if len({each.lower() for each in tables}) != 1:
+        raise ConfigError(f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time")
+    return tables[0]
+
+
+@lru_cache(maxsize=64)
+def _needs(sql: str) -> frozenset[Permission]:
+    from sqlglot import exp  # noqa: PLC0415
+
+    from winnow.analytics.sql.parse_sql import parse_sql  # noqa: PLC0415
+
+    extremes = parse_sql(sql).find(exp.Min, exp.Max) is not None
+    return frozenset({"aggregate", "extremes"} if extremes else {"aggregate"})

@@ -1,0 +1,95 @@
+"""Conditions of one statement divide the rows of a group into parts, and none of the parts may be small.
+
+Counts of several conditions can be subtracted from each other: of 200 rows, 120 below 50 years and 77 above 53 leave 3
+between. So a condition is accepted within a group if every part that it makes of the parts before has no rows or
+enough; everything that follows from the numbers of accepted conditions is then about such parts. Otherwise its numbers
+are hidden there. Conditions are tried in the statement's order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Compare, Local, Program
+from winnow.analytics.sql.owner_rows import SelectedRows
+from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
+
+if TYPE_CHECKING:
+    from winnow.analytics.sql.row_sets import RowSet
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+MAX_PARTS = 64
+"""Of a group."""
+Part: TypeAlias = tuple[bool, ...]
+"""Whether each accepted condition holds."""
+
+
+@dataclass
+class _Group:
+    """The conditions that are accepted in a group, by number, and the parts that have rows."""
+
+    accepted: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=lambda: [()])
+
+
+def decide_conditions(
+    sets: "Sequence[RowSet]", selected: SelectedRows, shown: NDArray[np.int64], minimum: int, bits: int
+) -> Program[list[States]]:
+    """The state of each condition's rows in each group that is shown; two comparisons a condition."""
+    groups = [_Group() for _ in shown]
+    decided = list[States]()
+    for number in range(len(sets)):
+        tried = [place for place, group in enumerate(groups) if len(group.parts) <= MAX_PARTS // 2]
+        asked = [(place, part, holds) for place in tried for part in groups[place].parts for holds in (True, False)]
+        accepted = {place: list(groups[place].accepted) for place in tried}
+
+        def counts(
+            table: "OwnerTable",
+            number: int = number,
+            asked: list[tuple[int, Part, bool]] = asked,
+            accepted: dict[int, list[int]] = accepted,
+        ) -> NDArray[np.int64]:
+            rows = selected.rows(table)
+            masks = np.array([each.mask(rows) for each in sets[: number + 1]])
+            codes = selected.groups.codes(rows)
+            own = {place: masks[:, codes == shown[place]] for place in accepted}
+            found = []
+            for place, part, holds in asked:
+                chosen = own[place][number] == holds
+                for other, value in zip(accepted[place], part, strict=True):
+                    chosen &= own[place][other] == value
+                found.append(int(chosen.sum()))
+            return np.array(found, np.int64)
+
+        answers = yield from count_states(counts, len(asked), minimum, bits)
+        states = np.full(len(shown), SMALL, np.int8)
+        for place in tried:
+            own = [(part, holds, answers[at]) for at, (group, part, holds) in enumerate(asked) if group == place]
+            if any(state == SMALL for _, _, state in own):
+                continue
+            groups[place].accepted.append(number)
+            groups[place].parts = [(*part, holds) for part, holds, state in own if state == SHOWN]
+            states[place] = SHOWN if any(holds and state == SHOWN for _, holds, state in own) else EMPTY
+        decided.append(states)
+    return decided
+
+
+def count_states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:
+    """Of each count: none, fewer than `minimum`, or enough. Only those bits are opened."""
+    if not length:
+        return np.zeros(0, np.int8)
+    enough = yield Compare(
+        label="sets with enough rows", local=counts, thresholds=np.full(length, minimum, np.int64), bits=bits
+    )
+    states = np.where(enough, SHOWN, EMPTY).astype(np.int8)
+    below = np.flatnonzero(~enough)
+    if len(below) and minimum > 1:
+        thresholds = np.ones(len(below), np.int64)
+        some = yield Compare(
+            label="sets without rows", local=lambda table: counts(table)[below], thresholds=thresholds, bits=bits
+        )
+        states[below] = np.where(some, SMALL, EMPTY)
+    return states

@@ -1,0 +1,173 @@
+"""Which rows stand behind each number of a statement, and whether they are enough.
+
+Every number of a group is told of a set of rows: COUNT(*) of all, COUNT(x) and SUM(x) of those where x is not NULL. A
+set with 1 … minimum − 1 rows is hidden, and so is a number in which a condition of the statement (FILTER, CASE and the
+like) chooses such sets (`row_partition.py`). Nothing is asked about sets of a group that is hidden itself: WHERE may
+have chosen a single person.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Compare, Program
+from winnow.analytics.sql.owner_rows import SelectedRows
+from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
+from winnow.analytics.sql.row_partition import count_states, decide_conditions
+from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
+from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
+from winnow.core import ConfigError
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+Mask: TypeAlias = NDArray[np.bool_]
+MAX_CELLS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSet:
+    """Rows where all `present` arguments have a value, and `nonzero` ones one besides 0."""
+
+    present: tuple[str, ...] = ()
+    nonzero: tuple[str, ...] = ()
+    chosen: bool = False
+    """Whether they are those for which a condition of the statement holds."""
+
+    def mask(self, table: "OwnerTable") -> Mask:
+        found = np.ones(len(table), bool)
+        for name in self.present:
+            found &= ~np.isnan(table.numbers(name))
+        for name in self.nonzero:
+            numbers = table.numbers(name)
+            found &= ~np.isnan(numbers) & (numbers != 0)
+        return found
+
+
+ALL_ROWS = RowSet()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidedSets:
+    """What was found out about the selected rows: every count is below 2**bits; `outside` of all groups are enough rows
+    to be told of; `rows` and `states` are those of groups and of sets within them.
+    """
+
+    bits: int
+    outside: bool
+    rows: States
+    states: dict[RowSet, States]
+
+    def told(self, sets: Iterable[RowSet], group: int) -> bool:
+        """Whether a number that is made of these sets may be told."""
+        return all(self.states[each][group] != SMALL for each in sets)
+
+    @property
+    def small_groups(self) -> int:
+        return int((self.rows == SMALL).sum())
+
+
+def counted_rows(aggregate: QueryAggregate) -> RowSet:
+    """The rows that an aggregate is about."""
+    return RowSet(
+        present=tuple(each.name for each in aggregate.arguments),
+        chosen=any(each.unseen for each in aggregate.arguments),
+    )
+
+
+def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
+    """The sets that must be large enough, or empty, for an aggregate to be told."""
+    found = [counted_rows(aggregate)]
+    for each in aggregate.arguments:
+        found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
+        if each.unseen and aggregate.function not in (*SEARCHES, "count"):
+            found.append(RowSet(nonzero=(each.name,), chosen=True))
+    return found
+
+
+def sets_of(plan: QueryPlan) -> list[RowSet]:
+    """Of all numbers of a statement, in its order; all rows first."""
+    found = [ALL_ROWS, *(each for aggregate in plan.aggregates for each in sets_behind(aggregate))]
+    return list(dict.fromkeys(found))
+
+
+def decide_sets(
+    sets: Sequence[RowSet], selected: SelectedRows, minimum: int, *, tell_empty: bool
+) -> Program[DecidedSets]:
+    """Which groups have enough rows, and then, within those alone, which sets.
+
+    Of smaller groups it is opened whether they have any rows, if `tell_empty` says so, and nothing else.
+    """
+    bits, outside = yield from _size(selected, minimum)
+    count = selected.groups.count
+
+    def by_group(table: "OwnerTable") -> NDArray[np.int64]:
+        return np.bincount(selected.groups.codes(selected.rows(table)), minlength=count)
+
+    enough = yield Compare(
+        label="groups with enough rows", local=by_group, thresholds=np.full(count, minimum, np.int64), bits=bits
+    )
+    shown, below = np.flatnonzero(enough), np.flatnonzero(~enough)
+    asked = below if tell_empty and minimum > 1 else below[:0]
+    parts = [each for each in sets if each != ALL_ROWS and len(shown)]
+
+    def some(table: "OwnerTable") -> NDArray[np.int64]:
+        rows = selected.rows(table)
+        told = enough[selected.groups.codes(rows)]
+        left_out = np.array([int((told & ~each.mask(rows)).sum()) for each in parts], np.int64)
+        return np.concatenate([by_group(table)[asked], left_out])
+
+    length = len(asked) + len(parts)
+    nonempty = np.zeros(0, bool)
+    if length:
+        nonempty = yield Compare(label="what is empty", local=some, thresholds=np.ones(length, np.int64), bits=bits)
+    rows = np.where(enough, SHOWN, EMPTY if minimum == 1 else SMALL).astype(np.int8)
+    rows[asked] = np.where(nonempty[: len(asked)], SMALL, EMPTY)
+    partial = [each for each, left_out in zip(parts, nonempty[len(asked) :], strict=True) if left_out]
+    states = dict.fromkeys(sets, rows)
+    if partial:
+        states |= yield from _decide_within(partial, selected, rows, shown, minimum, bits)
+    return DecidedSets(bits=bits, outside=outside, rows=rows, states=states)
+
+
+def _size(selected: SelectedRows, minimum: int) -> Program[tuple[int, bool]]:
+    """How many bits a count needs, and whether enough rows belong to no group."""
+
+    def counts(table: "OwnerTable") -> NDArray[np.int64]:
+        return np.array([len(selected.rows(table))] * len(ROW_BITS) + [selected.outside(table)], np.int64)
+
+    thresholds = np.array([*(1 << bits for bits in ROW_BITS), minimum], np.int64)
+    opened = yield Compare(label="how many rows", local=counts, thresholds=thresholds, bits=MAX_ROW_BITS)
+    return (*ROW_BITS, MAX_ROW_BITS - 1)[int(opened[:-1].sum())] + 1, bool(opened[-1])
+
+
+def _decide_within(
+    sets: Sequence[RowSet], selected: SelectedRows, rows: States, shown: NDArray[np.int64], minimum: int, bits: int
+) -> Program[dict[RowSet, States]]:
+    """The states of sets in the groups that are shown."""
+    chosen, others = [each for each in sets if each.chosen], [each for each in sets if not each.chosen]
+    if len(sets) * len(shown) > MAX_CELLS:
+        raise ConfigError(
+            f"the statement asks for {len(sets) * len(shown):,} counts, at most {MAX_CELLS:,} are possible; "
+            "ask for fewer groups or aggregates at once"
+        )
+
+    def counts(table: "OwnerTable") -> NDArray[np.int64]:
+        own = selected.rows(table)
+        codes = selected.groups.codes(own)
+        found = [np.bincount(codes[each.mask(own)], minlength=len(rows))[shown] for each in others]
+        return np.concatenate(found)
+
+    sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits)
+    decided = yield from decide_conditions(chosen, selected, shown, minimum, bits)
+    states = [*decided, *sizes.reshape(len(others), len(shown))]
+    return {each: _filled(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
+
+
+def _filled(rows: States, shown: NDArray[np.int64], states: States) -> States:
+    filled = rows.copy()
+    filled[shown] = states
+    return filled

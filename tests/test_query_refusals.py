@@ -1,0 +1,199 @@
+"""What SQL is refused, each time in one line that says what and where; and the command itself."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import winnow
+from command_line import call
+from query_tables import DECLARATION, PERMISSIONS, answer_of, divided, pooled_rows, random_statement, terms_of
+from winnow.analytics.question import merge_terms, read_question
+from winnow.analytics.sql.plan_query import make_query_plan
+from winnow.core import ConfigError, WinnowError
+
+PRIVATE = "column 'patient' is private and cannot be shown; it may stand in WHERE (line 1)"
+ALL_OWNERS = "would need the rows of all owners; it is not supported (line 1)"
+REFUSALS = {
+    "SELECT COUNT(*)\nFROM stays LEFT JOIN stays b ON true": "LEFT JOIN is not supported (line 1)",
+    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM stays": "ROW_NUMBER() OVER … is not supported (line 1)",
+    "SELECT patient FROM stays": PRIVATE,
+    "SELECT patient, COUNT(*) FROM stays GROUP BY 1": PRIVATE,
+    "SELECT COUNT(patient) FROM stays": "column 'patient' is private and cannot stand in COUNT; it may",
+    "SELECT SUM(CASE WHEN\npatient = 'x' THEN 1 END) FROM stays": "cannot stand in SUM; it may stand in WHERE (line 2)",
+    "SELECT note, COUNT(*) FROM stays GROUP BY note": "GROUP BY note: it is protected and has no list of values",
+    "SELECT age FROM stays": "column 'age' stands neither in GROUP BY nor in an aggregate (line 1)",
+    "SELECT * FROM stays": "SELECT * would show rows; name columns of GROUP BY and aggregates (line 1)",
+    "SELECT COUNT(*) FROM stays WHERE agee > 1": "there is no column 'agee'; did you mean 'age'? (line 1)",
+    "SELECT COUNT(*) FROM stays s WHERE t.age > 1": "no table or alias 't' is in FROM; 's' is (line 1)",
+    "SELECT COUNT(DISTINCT age) FROM stays": "COUNT(DISTINCT …) is not supported (line 1)",
+    "SELECT COUNT() FROM stays": "COUNT() lacks what it is about; write COUNT(*), or a column (line 1)",
+    "SELECT DISTINCT ward FROM stays": "SELECT DISTINCT is not supported (line 1)",
+    "SELECT NOW(), COUNT(*) FROM stays": "NOW() is not supported (line 1)",
+    "SELECT RANDOM() FROM stays": "RAND() is not supported (line 1)",
+    "SELECT COUNT(*) FROM read_csv('/etc/passwd')": "READ_CSV() is not supported (line 1)",
+    "SELECT COUNT(*) FROM stays, '/etc/passwd'": "JOIN is not supported (line 1)",
+    "SELECT COUNT(*) FROM stays WHERE age IN (SELECT 1)": "SUBQUERY is not supported (line 1)",
+    "SELECT (SELECT 1) FROM stays": "SELECT within an expression is not supported here (line 1)",
+    "SELECT COUNT(*) FROM (SELECT ward, COUNT(*) c FROM stays GROUP BY 1)": f"GROUP BY in a subquery {ALL_OWNERS}",
+    "SELECT COUNT(*) FROM (SELECT SUM(age) s FROM stays)": f"an aggregate in a subquery {ALL_OWNERS}",
+    "SELECT COUNT(*) FROM (SELECT age FROM stays LIMIT 3)": f"LIMIT in a subquery {ALL_OWNERS}",
+    "SELECT SUM(SUM(age)) FROM stays": "aggregate function calls cannot be nested",
+    "SELECT COUNT(*) FROM stays WHERE SUM(age) > 3": "an aggregate within WHERE is not supported (line 1)",
+    "SELECT SUM(1 / age) FROM stays": "SUM(1 / age): its bounds are not known; divide only by what is never 0 (line 1)",
+    "SELECT SUM(note) FROM stays": "the statement does not fit the table: No function matches",
+    "SELECT MAX(ward) FROM stays": "MAX(ward) needs numbers (line 1)",
+    "SELECT QUANTILE_CONT(age, -0.5) FROM stays": "a quantile takes a level between 0 and 1, such as",
+    "SELECT COUNT(*) FROM stays TABLESAMPLE SYSTEM(5 PERCENT)": "only TABLESAMPLE BERNOULLI(p PERCENT) is supported",
+    "SELECT COUNT(*) FROM stays; DROP TABLE stays": "write one statement; there are 2",
+    "DROP TABLE stays": "DROP is not supported (line 1)",
+    "COPY stays TO '/tmp/x'": "COPY is not supported (line 1)",
+    "SELECT COUNT(*) FROM stays LIMIT (1 + 1)": "LIMIT takes a whole number (line 1)",
+    "SELECT COUNT(*) FROM stays GROUP BY ROLLUP (ward)": "ROLLUP is not supported (line 1)",
+    "SELECT COUNT(*) FROM stays UNION ALL SELECT 1": "UNION ALL joins rows before they are counted: write SELECT …",
+    "SELECT CAST(age AS HUGEINT) FROM stays": "CAST to INT128 is not supported (line 1)",
+    "SELECT COUNT(*) FROM stays QUALIFY age > 1": "QUALIFY is not supported (line 1)",
+    "SELECT": "the statement reads no table; one table can be asked at a time",
+    "SELECT COUNT(* FROM stays": "the statement cannot be read as SQL",
+}
+
+
+def refusal(sql: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(sql)
+    return str(refused.value)
+
+
+def plan_of(sql: str) -> None:
+    question = read_question({"kind": "query", "sql": sql, "table": "stays"})
+    next(question.program(merge_terms(question, terms_of(3))))
+
+
+@pytest.mark.parametrize("sql", REFUSALS)
+def test_what_is_not_supported_is_refused_by_name_and_line(sql: str) -> None:
+    line = refusal(sql)
+    assert REFUSALS[sql] in line
+    assert "\n" not in line
+
+
+def test_owners_allow_aggregates_and_extremes_apart() -> None:
+    question = read_question({"kind": "query", "sql": "SELECT MIN(age) FROM stays"})
+    allowed = tuple(each for each in PERMISSIONS if each != "extremes")
+    with pytest.raises(ConfigError, match="owner 0 forbids extremes on table 'stays'"):
+        merge_terms(question, terms_of(2, allow=allowed))
+    with pytest.raises(ConfigError, match="with noise alone; add --epsilon"):
+        merge_terms(question, terms_of(2, noise_needed=True))
+
+
+def fuzzed(seed: int) -> str:
+    """A statement with words left out, doubled, swapped or replaced by others."""
+    rng = np.random.default_rng(seed)
+    words = re.findall(r"\w+|\s+|[^\w\s]", random_statement(rng))
+    other = [
+        "OVER ()",
+        "'",
+        '"',
+        "(",
+        ")",
+        "NULL",
+        "stays",
+        ";",
+        "--",
+        "/*",
+        "*",
+        "1e999",
+        "DISTINCT",
+        "JOIN",
+        "[1]",
+        "$1",
+        "\0",
+        "é",
+    ]
+    for _ in range(rng.integers(1, 5)):
+        place = int(rng.integers(0, len(words)))
+        words[place : place + int(rng.integers(0, 3))] = [
+            str(rng.choice(other)) if rng.random() < 0.7 else words[-place - 1]
+        ]
+    return "".join(words)
+
+
+def check_fuzzed(seed: int) -> bool:
+    """Whether it is accepted; anything but a plan or one line fails."""
+    try:
+        question = read_question({"kind": "query", "sql": fuzzed(seed), "table": "stays"})
+        make_query_plan(question.sql, "stays", DECLARATION)  # type: ignore[attr-defined]
+    except WinnowError as error:
+        if "\n" in str(error):
+            raise
+        return False
+    return True
+
+
+def test_fuzzed_statements_are_planned_or_refused_in_one_line() -> None:
+    accepted = sum(check_fuzzed(seed) for seed in range(400))
+    assert 5 < accepted < 300
+
+
+@pytest.mark.slow(part="attacks")
+def test_many_fuzzed_statements_are_planned_or_refused_in_one_line() -> None:
+    assert sum(check_fuzzed(seed) for seed in range(100_000)) > 1000
+
+
+@pytest.mark.parametrize("deep", ["(" * 3000 + "1" + ")" * 3000, "NOT " * 3000 + "well", " + ".join(["age"] * 4000)])
+def test_a_statement_that_is_too_deep_or_long_is_refused(deep: str) -> None:
+    line = refusal(f"SELECT COUNT(*) FROM stays WHERE {deep[:19_000]}")
+    assert "\n" not in line
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+FILE = """
+[tables.stays]
+file = "stays.csv"
+owner = "hospital"
+[tables.stays.columns]
+ward    = "public"
+age     = { level = "protected", type = "integer", bounds = [0, 110] }
+outcome = { level = "protected", values = ["home", "moved", "died"] }
+patient = { level = "private", key = true }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "federation.toml").write_text(FILE)
+    rows = pooled_rows(400, seed=2, missing=0.0).to_pylist()
+    lines = [
+        f"{'north' if place % 3 else 'south'},{row['ward']},{row['age']},{row['outcome']},{row['patient']}"
+        for place, row in enumerate(rows)
+    ]
+    (tmp_path / "stays.csv").write_text("\n".join(["hospital,ward,age,outcome,patient", *lines]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_answers_explains_writes_and_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = "SELECT outcome, COUNT(*) AS n, SUM(age) AS s FROM stays GROUP BY outcome ORDER BY n DESC"
+    answer = json.loads(call(capsys, "query", sql, "--json").out)
+    assert set(answer["rows"][0]) == {"outcome", "n", "s"}
+    assert winnow.query(sql).rows == answer["rows"]
+    (folder / "ask.sql").write_text(sql)
+    assert call(capsys, "query", "-f", "ask.sql", "--out", "answer.csv").code == 0
+    assert (folder / "answer.csv").read_text().splitlines()[0] == '"outcome","n","s"'
+    assert "secure compare" in call(capsys, "query", f"EXPLAIN {sql}").out
+    assert call(capsys, "query", sql, "--folder", "runs/q").code == 0
+    assert "home" in call(capsys, "show", "runs/q").out
+    refused = call(capsys, "query", sql, "--out", "answer.txt")
+    assert refused.err.strip().endswith("answer.txt must end in .parquet or .csv")
+    assert "no table 'stay'; did you mean 'stays'?" in call(capsys, "query", "SELECT COUNT(*) FROM stay").err
+    assert "give a statement, or a file with one" in call(capsys, "query").err
+
+
+def test_answers_of_different_samples_differ_and_equal_ones_repeat() -> None:
+    tables = divided(pooled_rows(500, seed=1), 2, seed=1)
+    sql = "SELECT COUNT(*) AS n FROM stays TABLESAMPLE BERNOULLI({} PERCENT)"
+    first, again, other = (answer_of(sql.format(part), tables)["rows"] for part in (30, 30, 40))
+    assert first == again
+    assert first != other
