@@ -205,7 +205,8 @@ class World:
 
     def wait_for_reserves(self) -> None:
         """Until every server has a preloaded runner, and all know the leader: faults seldom come one after another."""
-        eventually(lambda: all(map(self._has_reserve, self.servers)), "a server has no preloaded runner")
+        # They load with the lowest priority: on a busy machine that takes its time.
+        eventually(lambda: all(map(self._has_reserve, self.servers)), "a server has no preloaded runner", 600)
         self.wait_for_rounds(1)
 
     def _has_reserve(self, server: str) -> bool:
