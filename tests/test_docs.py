@@ -310,4 +310,4 @@ def test_the_reference_gives_defaults_and_choices() -> None:
         assert default == as_toml(field), key
         literals = [a for a in (field.annotation, *get_args(field.annotation)) if get_origin(a) is Literal]
         for choice in (each for literal in literals for each in get_args(literal)):
-            assert f'`"{choice}"`' in kind, key
+            assert (f'`"{choice}"`' if isinstance(choice, str) else f"`{choice}`") in kind, key

@@ -444,7 +444,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path: Path, uninterrupted: d
     moments = random.Random(4)
     kills = 0
     for attempt in range(8):
-        path, longest = tmp_path / str(attempt), 0.01
+        path, longest = tmp_path / str(attempt), 0.004
         while code := in_a_process(lambda path=path: run_toy(path), kill_after=moments.uniform(0.001, longest)):
             assert code == -signal.SIGPROF
             kills += 1

@@ -22,8 +22,12 @@ from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
 LEAVE_OUT_OUTLIERS = {"krum", "median", "multi-krum", "trimmed-mean"}
-SUMS_IN_ROUNDS = [name for name in ALGORITHMS if Recipe.known[name].schedule is None and name not in LEAVE_OUT_OUTLIERS]
-"""What is not finite spoils a sum, and so is refused; other rules may pass over it, see test_robust."""
+SUMS_IN_ROUNDS = [
+    name
+    for name in ALGORITHMS
+    if Recipe.known[name].schedule is None and not Recipe.known[name].filters and name not in LEAVE_OUT_OUTLIERS
+]
+"""What is not finite spoils a sum, and so is refused; other rules, and filters, may pass over it, see test_robust."""
 
 
 def events_of(ready: PreparedRun) -> list:

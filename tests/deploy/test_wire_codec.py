@@ -63,6 +63,8 @@ def _composed(kind: object) -> st.SearchStrategy[Any]:
         return st.floats(allow_nan=False)
     if origin is typing.Annotated:
         return st.floats(0, allow_nan=False) if inside[0] is float else strategy(inside[0])
+    if origin is typing.Literal:
+        return st.sampled_from(inside)
     if origin is list:
         return st.lists(strategy(inside[0]), max_size=3)
     if origin is dict:
