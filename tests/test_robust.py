@@ -236,11 +236,11 @@ def test_attackers_move_a_bounded_mean_no_further_than_the_bound() -> None:
     assert np.linalg.norm(moved) <= 0.5 + 1e-6
 
 
-@pytest.mark.parametrize("algorithm", sorted(Recipe.known))
+@pytest.mark.parametrize("algorithm", sorted(name for name, recipe in Recipe.known.items() if not recipe.filters))
 def test_one_client_that_sends_no_numbers_spoils_no_algorithm(algorithm: str) -> None:
+    """Those with filters of their own send packets, whose numbers test_compress_filter spoils."""
     ready = prepared("select.count=4", algorithm=algorithm)
-    simulated = getattr(ready.federation, "_federation", ready.federation)  # inside an algorithm's own filters
-    honest = simulated.handlers["train"]
+    honest = ready.federation.handlers["train"]
 
     def attacked(tasks, site):
         replies = honest(tasks, site)
@@ -249,6 +249,6 @@ def test_one_client_that_sends_no_numbers_spoils_no_algorithm(algorithm: str) ->
                 tensor.fill_(torch.nan)
         return replies
 
-    simulated.handlers["train"] = attacked
+    ready.federation.handlers["train"] = attacked
     for _ in ready.training.run(ready.federation):
         assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())

@@ -100,7 +100,7 @@ def test_every_algorithm_either_works_or_is_refused_by_name(algorithm: str) -> N
     doubling = Recipe.known[algorithm].table()["select"]["name"] == "doubling"
     sets = (*SECURE, "rounds=2", "collect.min_clients=2", *(("select.first_stage_clients=3",) if doubling else ()))
     if algorithm in ON_UPDATES:
-        with pytest.raises(ConfigError, match="collect|cannot be summed"):
+        with pytest.raises(ConfigError, match=r"collect|cannot be summed"):
             prepared(*sets, algorithm=algorithm)
         return
     rounds = rounds_of(events_of(prepared(*sets, algorithm=algorithm)))
