@@ -35,7 +35,7 @@ deployed = pytest.mark.slow(part="deploy")
 
 
 def people(number: int) -> list[str]:
-    return [f"p{place}" for place in range(15 * number, 15 * number + 40)]
+    return [f"patient-{place:09d}" for place in range(15 * number, 15 * number + 40)]
 
 
 @pytest.fixture(scope="module")
