@@ -313,6 +313,22 @@ def test_questions_are_read_from_a_bundle() -> None:
             read_question({"kind": "fit", "model": "linear", "table": "stays", "formula": "y ~ a", **wrong})
 
 
+def test_a_setting_of_another_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="penalty is for ridge, not for linear"):
+        read_question({"kind": "fit", "model": "linear", "table": "t", "formula": "y ~ a", "penalty": 2.0})
+    with pytest.raises(ConfigError, match="columns is for pca and kmeans, not for linear"):
+        read_question({"kind": "fit", "model": "linear", "table": "t", "formula": "y ~ a", "columns": ["b"]})
+    sent = FitQuestion(table="t", model="linear", formula="y ~ a").model_dump(mode="json", exclude_none=True)
+    assert read_question(sent) == FitQuestion(table="t", model="linear", formula="y ~ a")
+
+
+def test_names_with_signs_stand_in_backticks() -> None:
+    formula = parse_formula("`a:b` ~ `hours-per-week` * log(`x+y`) - 1")
+    assert formula.columns == ("a:b", "hours-per-week", "x+y")
+    assert [len(term) for term in formula.terms] == [1, 1, 2]
+    assert not formula.intercept
+
+
 def test_rows_to_predict_must_have_the_columns_and_known_levels(frame: pd.DataFrame) -> None:
     found = fitted(frame, model="linear", formula="cost ~ age + ward")
     with pytest.raises(DataError, match="the rows have no column 'ward'"):

@@ -83,7 +83,7 @@ def test_owners_allow_aggregates_and_extremes_apart() -> None:
     allowed = tuple(each for each in PERMISSIONS if each != "extremes")
     with pytest.raises(ConfigError, match="owner 0 forbids extremes on table 'stays'"):
         merge_terms(question, terms_of(2, allow=allowed))
-    with pytest.raises(ConfigError, match="with noise"):
+    with pytest.raises(ConfigError, match="with noise only; add --epsilon"):
         merge_terms(question, terms_of(2, noise_needed=True))
 
 

@@ -404,7 +404,7 @@ def test_owners_that_forbid_are_named() -> None:
     with pytest.raises(ConfigError, match=r"clinic .*--epsilon"):
         merge_terms(question, {"ward": free, "clinic": noisy})
     fit = read_question({"kind": "fit", "table": "people", "model": "linear", "formula": "age ~ weight"})
-    with pytest.raises(ConfigError, match="with noise only; only statistics can have it"):
+    with pytest.raises(ConfigError, match="with noise only; only statistics and statements in SQL can have it"):
         merge_terms(fit, {"ward": free, "clinic": noisy})
 
 

@@ -11,4 +11,5 @@ PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
 def noise_hint(needs: Collection[str]) -> str:
     """What to do where an owner demands noise."""
-    return "add --epsilon" if "statistics" in needs else "only statistics can have it (winnow stats --epsilon)"
+    without = {"fit", "match"}.intersection(needs)
+    return "only statistics and statements in SQL can have it" if without else "add --epsilon"

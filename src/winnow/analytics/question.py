@@ -3,6 +3,7 @@
 Agents, the server and the command line load this module: it imports neither torch nor what reads tables.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -76,17 +77,17 @@ class Question(Settings):
             raise ValueError(f"must be between {MIN_EPSILON:g} and {MAX_EPSILON:g}")
         return epsilon
 
+    @abstractmethod
     def needs(self) -> frozenset[Permission]:
         """What owners have to allow."""
-        raise NotImplementedError
 
     def rho(self, terms: MergedTerms) -> float:
         """What the answer costs in zero-concentrated differential privacy; nothing without noise."""
         return 0.0 if self.epsilon is None else rho_of(self.epsilon, self.delta)
 
+    @abstractmethod
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         """The steps that answer it, from columns that the merged declaration has; else a ConfigError in one line."""
-        raise NotImplementedError
 
 
 def read_question(table: Mapping[str, Any]) -> Question:

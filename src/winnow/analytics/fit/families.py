@@ -15,7 +15,6 @@ ROOM = 4.0
 
 
 class Family(ABC):
-    estimates_dispersion = False
     high: float
     """What the response does not exceed."""
 
@@ -36,9 +35,13 @@ class Family(ABC):
     def terms(self, response: Vector, mean: Vector) -> tuple[Vector, Vector, Vector]:
         """Weight, score with respect to η, and deviance of each row."""
 
+
+class DispersedFamily(Family):
+    """A family whose dispersion φ is not 1, and estimated."""
+
+    @abstractmethod
     def pearson(self, response: Vector, mean: Vector) -> Vector:
-        """(y - μ)²/V(μ), where the dispersion is estimated; at most the square of `largest`."""
-        raise NotImplementedError
+        """(y - μ)²/V(μ), at most the square of `largest`."""
 
 
 class Binomial(Family):
@@ -80,12 +83,11 @@ class Poisson(Family):
 
 
 @dataclass(frozen=True)
-class Gamma(Family):
+class Gamma(DispersedFamily):
     """log μ = η; V(μ) = φμ². The weight is the expected information, 1."""
 
     low: float
     high: float
-    estimates_dispersion = True
 
     @property
     def largest(self) -> float:

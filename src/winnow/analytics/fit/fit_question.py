@@ -1,5 +1,6 @@
 """The question of a fit: which model, to which columns; and its program."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 Model = Literal["linear", "ridge", "logistic", "poisson", "gamma", "pca", "kmeans", "svm", "naive-bayes"]
 MODELS: tuple[Model, ...] = get_args(Model)
 WITHOUT_RESPONSE = ("pca", "kmeans")
+SETTINGS_OF: Mapping[str, tuple[Model, ...]] = {
+    "columns": ("pca", "kmeans"),
+    "positive": ("logistic", "svm"),
+    "penalty": ("ridge",),
+    "clusters": ("kmeans",),
+    "components": ("pca",),
+    "features": ("svm",),
+    "width": ("svm",),
+    "cost": ("svm",),
+    "seed": ("kmeans", "svm"),
+}
+"""Which models a setting is for."""
 CLASSIFIERS = ("logistic", "svm", "naive-bayes")
 
 
@@ -52,6 +65,9 @@ class FitQuestion(Question):
             raise ValueError(f"{self.model} predicts nothing: name columns instead of a formula")
         if self.model not in WITHOUT_RESPONSE and self.formula is None:
             raise ValueError(f"{self.model} needs a formula such as 'y ~ a + b'")
+        for name, models in SETTINGS_OF.items():
+            if self.model not in models and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for {' and '.join(models)}, not for {self.model}")
         if self.epsilon is not None:
             raise ValueError("a fit cannot be made noisy yet; statistics can (winnow stats --epsilon)")
         return self

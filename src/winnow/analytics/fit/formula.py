@@ -1,7 +1,7 @@
 """Formulas such as `income ~ age + C(ward) + log(dose) + age:ward`, and what each of their terms is made of.
 
 A subset of Wilkinson's notation: `+`, `:` (interaction), `*` (both and their interaction), `C(x)` (a number as
-category), `log(x)`, `- 1` or `+ 0` (no intercept).
+category), `log(x)`, `- 1` or `+ 0` (no intercept). Names with other signs stand in backticks: `hours-per-week`.
 """
 
 import re
@@ -15,6 +15,8 @@ NAME = r"(?:[^\W\d][\w.]*|`[^`]+`)"
 FACTOR = re.compile(rf"(?:(C|log)\(\s*({NAME})\s*\)|({NAME}))")
 MAX_TERMS = 500
 Use = Literal["as it is", "category", "log"]
+QUOTED = r"(?=(?:[^`]*`[^`]*`)*[^`]*$)"
+"""What follows has an even number of backticks: what stands before it is outside of quoted names."""
 USES: dict[str | None, Use] = {None: "as it is", "C": "category", "log": "log"}
 
 
@@ -71,7 +73,7 @@ def parse_formula(text: str) -> Formula:
 
 def _pieces(right: str, text: str) -> list[tuple[str, str]]:
     """Signs and what follows them."""
-    parts = re.split(r"([+-])", right if right.strip().startswith(("+", "-")) else f"+{right}")[1:]
+    parts = re.split(rf"([+-]){QUOTED}", right if right.strip().startswith(("+", "-")) else f"+{right}")[1:]
     pairs = [(sign, piece.strip()) for sign, piece in zip(parts[::2], parts[1::2], strict=True)]
     if any(not piece for _, piece in pairs):
         raise ConfigError(f"formula '{one_line(text)}': a '+' or '-' has nothing after it")
@@ -81,8 +83,8 @@ def _pieces(right: str, text: str) -> list[tuple[str, str]]:
 def _expanded(piece: str, text: str) -> list[tuple[Factor, ...]]:
     """a*b is a + b + a:b."""
     found: list[tuple[Factor, ...]] = [()]
-    for part in piece.split("*"):
-        product = tuple(dict.fromkeys(_factor(each.strip(), text) for each in part.split(":")))
+    for part in re.split(rf"\*{QUOTED}", piece):
+        product = tuple(dict.fromkeys(_factor(each.strip(), text) for each in re.split(rf":{QUOTED}", part)))
         if len(found) > MAX_TERMS:
             raise ConfigError(f"formula '{one_line(text)[:200]}' has more than {MAX_TERMS} terms")
         found += [tuple(dict.fromkeys((*term, *product))) for term in found]

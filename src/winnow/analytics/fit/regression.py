@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from winnow.analytics.fit.design import INTERCEPT, Matrix
-from winnow.analytics.fit.families import Family
+from winnow.analytics.fit.families import DispersedFamily, Family
 from winnow.analytics.fit.fit_rows import FitRows
 from winnow.analytics.fit.whole_numbers import FixedPoint, symmetric, upper
 from winnow.analytics.program import Program, Sum
@@ -174,7 +174,7 @@ def _start(sample: FitRows, family: Family) -> Program[Vector]:
 
 
 def _dispersion(sample: FitRows, family: Family, beta: Vector) -> Program[float]:
-    if not family.estimates_dispersion:
+    if not isinstance(family, DispersedFamily):
         return 1.0
     sums = FixedPoint(sample.rows * family.largest**2)
 
