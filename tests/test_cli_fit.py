@@ -50,6 +50,8 @@ def test_a_fit_is_shown_told_as_json_and_kept(capsys: pytest.CaptureFixture[str]
         (("kmeans", "stays", "--table", "stays"), "leave out --table"),
         (("linear", "`length-of-stay` ~ age", "--penalty", "3"), "penalty is for ridge, not for linear"),
         (("linear", "`length-of-stay` ~ age", "--kit", "nowhere"), "name the table"),
+        (("linear", "`length-of-stay` ~ age", "--out", "stay.pkl"), "name the file stay.json"),
+        (("linear", "`length-of-stay` ~ age", "--out", "no/stay.json"), "there is no folder no"),
     ],
 )
 def test_mistakes_in_a_fit_are_one_line(

@@ -32,7 +32,7 @@ def run_agent(kit_folder: Path, config_file: Path | None = None, *, json_logs: b
     offered = config.resources
     log.info(
         "site %s (%s): data %s; %g CPUs, %d MB, %d GPUs; servers %s",
-        kit.name, kit.organisation, ", ".join(sorted(config.data)) or "none",
+        kit.name, kit.organisation, ", ".join(sorted([*config.data, *config.tables])) or "none",
         offered.cpus, offered.memory_mb, offered.gpus, ", ".join(kit.endpoints),
     )  # fmt: skip
     if not (kit.path / POLICY_FILE).exists():
