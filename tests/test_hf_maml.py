@@ -77,7 +77,8 @@ def test_a_round_follows_exact_meta_gradients(execution: str) -> None:
     assert not torch.allclose(ready.training.model["1.weight"], start["1.weight"], atol=1e-3)
 
 
-def test_tuned_it_takes_plain_steps_of_alpha() -> None:
+@pytest.mark.parametrize("steps", [None, 1])
+def test_tuned_it_takes_plain_steps_of_alpha(steps: int | None) -> None:
     sets = (
         "data.local_test=0.25",
         "evaluation.by=tuned",
@@ -85,7 +86,8 @@ def test_tuned_it_takes_plain_steps_of_alpha() -> None:
         "evaluation.tune_every=1",
         "rounds=2",
     )
-    ready = prepared(*sets, f"client.alpha={ALPHA}", "local.momentum=0.9", algorithm="hf-maml")
+    adapted = () if steps is None else (f"client.adapt_steps={steps}",)
+    ready = prepared(*sets, *adapted, f"client.alpha={ALPHA}", "local.momentum=0.9", algorithm="hf-maml")
     events = list(ready.training.run(ready.federation))
     own, scores = ready.federation.site.local_test, []
     for k in range(8):
@@ -93,7 +95,7 @@ def test_tuned_it_takes_plain_steps_of_alpha() -> None:
         module.load_state_dict(ready.training.model)
         module.train()
         order = stream(0, "batches", 2, k, "phase -1").permutation(len(x))
-        for batch in np.array_split(order, range(8, len(order), 8)):
+        for batch in np.array_split(order, range(8, len(order), 8))[:steps]:
             module.zero_grad()
             nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
             with torch.no_grad():

@@ -91,20 +91,24 @@ class AlternatingUpdate(PrivatePartUpdate):
     """FedRep's scheme (Collins et al., 2021; SRPFL, equations 3 and 4): first the head is trained while the body stands
     still, then the body while the head does.
 
-    `head_epochs` is τ_h; the body is trained for as long as `local` says, τ_φ.
+    `head_epochs` is τ_h; the body is trained for as long as `local` says, τ_φ. A round has so many `turns` of both.
     """
 
     name: Literal["alternating"] = "alternating"
     head_epochs: int = Field(10, ge=1)
+    turns: int = Field(1, ge=1)
 
     def passes(self, local: LocalOptimiser, samples: int) -> float:
-        return self.head_epochs + local.passes(samples)
+        return self.turns * (self.head_epochs + local.passes(samples))
 
     def update(self, training: LocalTraining) -> LocalResult:
         own, head = self.private_parts(training), self.head(training.execution.module)
         body = frozenset(training.model) - head
-        fitted = training.train(training.model | own, trainable=head, epochs=self.head_epochs)
-        trained = training.train(fitted.states, trainable=body, phase=1)
+        states = training.model | own
+        for turn in range(self.turns):
+            fitted = training.train(states, trainable=head, epochs=self.head_epochs, phase=2 * turn)
+            trained = training.train(fitted.states, trainable=body, phase=2 * turn + 1)
+            states = trained.states
         return LocalResult(
             model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
         )

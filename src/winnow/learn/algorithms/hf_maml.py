@@ -51,12 +51,14 @@ def _moved(tensors: list[Tensor], along: list[Tensor], by: float) -> list[Tensor
 class MamlUpdate(ClientUpdate):
     """`local` makes its steps (β) along the Hessian-free meta-gradient. The loss reported is that after the inner step.
 
-    A step takes four gradients. Tuned models are made as the method means them to be: by plain steps of α.
+    A step takes four gradients. Tuned models are made as the method means them to be, by plain steps of α: by so many
+    `adapt_steps` (it optimises for one), or for as many epochs as an evaluation asks.
     """
 
     name: Literal["hf-maml"] = "hf-maml"
     alpha: float = Field(0.01, gt=0)
     delta: float = Field(0.001, gt=0)
+    adapt_steps: int | None = Field(None, ge=1)
     training_factor: ClassVar[float] = 4.0
 
     def update(self, training: LocalTraining) -> LocalResult:
@@ -64,7 +66,9 @@ class MamlUpdate(ClientUpdate):
         return LocalResult(model=trained.states, trained=trained)
 
     def fine_tune(self, training: LocalTraining, start: ModelState, epochs: int) -> ModelState:
-        inner = Sgd(learning_rate=self.alpha, batch_size=training.local.batch_size, epochs=epochs)
+        batch_size, steps = training.local.batch_size, self.adapt_steps
+        lasting = {"epochs": epochs} if steps is None else {"steps": steps}
+        inner = Sgd(learning_rate=self.alpha, batch_size=batch_size, **lasting)
         return replace(training, local=inner).train(start, phase=FINE_TUNING_PHASE).states
 
 

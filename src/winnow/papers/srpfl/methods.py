@@ -1,5 +1,6 @@
 """The methods of figure 3, and what their runs say about time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
+from winnow.report.number_format import mean_sd_text
 
 COMMUNICATION_COSTS = (0, 10, 100)
 """The costs of communication a round that the paper shows (C.T.): they only shift the clock, so one run serves all."""
@@ -87,3 +89,11 @@ def mean_speedup(
     ]
     pairs = ((sooner, times[1].get(seed)) for seed, sooner in times[0].items())
     return MeanAndSd.of(later / sooner for sooner, later in pairs if sooner and later)
+
+
+def times_text(times: Sequence[float | None]) -> str:
+    """The mean over the runs that got there, and how many did where not all."""
+    reached = sum(time is not None for time in times)
+    if not reached:
+        return f"none of {len(times)}"
+    return mean_sd_text(MeanAndSd.of(times), 0) + (f" ({reached} of {len(times)})" if reached < len(times) else "")

@@ -27,6 +27,7 @@ from winnow.papers.srpfl.methods import (
     ComparedMethod,
     elapsed_seconds,
     mean_speedup,
+    times_text,
 )
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour, translucent
@@ -129,14 +130,6 @@ def _compared(
 
 def _header(second: str) -> list[str]:
     return ["Method", second, *(f"Time, C.T. = {cost}" for cost in COMMUNICATION_COSTS)]
-
-
-def times_text(times: Sequence[float | None]) -> str:
-    """The mean over the runs that got there, and how many did where not all."""
-    reached = sum(time is not None for time in times)
-    if not reached:
-        return f"none of {len(times)}"
-    return mean_sd_text(MeanAndSd.of(times), 0) + (f" ({reached} of {len(times)})" if reached < len(times) else "")
 
 
 def accuracy_time_figure(shown: Sequence[tuple[ComparedMethod, Sequence[RunResultLine]]], target: float) -> go.Figure:
