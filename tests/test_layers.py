@@ -8,7 +8,7 @@ import winnow
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
     *("core", "terminal_tables", "fleet", "data", "learn", "privacy", "simulate"),
-    *("runs", "report", "config", "explain", "analytics", "experiment", "progress", "deploy", "papers", "questions"),
+    *("runs", "tracking", "report", "config", "explain", "analytics", "experiment", "progress", "deploy", "papers", "questions"),
     *("api", "cli"),
 ]
 FORBIDDEN = {

@@ -21,13 +21,44 @@ def export(
         typer.Option(metavar="DIR", help="Write a folder that winnow.load reads, without the run.", show_default=False),
     ] = None,
     factory: Factory = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the run's rounds for TensorBoard.", show_default=False)
+    ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="Write the run's rounds to MLflow: an address or sqlite:///FILE.",
+            show_default=False,
+        ),
+    ] = None,
+    wandb: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="Write the run's rounds to Weights & Biases.", show_default=False),
+    ] = None,
+    offline: Annotated[bool, typer.Option(help="With --wandb: keep them here, for `wandb sync`.")] = False,
+    follow: Annotated[bool, typer.Option(help="Go on until the run is finished.")] = False,
 ) -> None:
-    """Write a trained model for other programs, or in a folder of its own."""
+    """Write a trained model for other programs or in a folder of its own, or a run's rounds for a tracker."""
     from winnow.core import ConfigError
     from winnow.experiment.saved_model import load_model
+    from winnow.tracking.mlflow_tracker import MlflowTracker
+    from winnow.tracking.tensorboard_tracker import TensorBoardTracker
+    from winnow.tracking.track_run import export_run
+    from winnow.tracking.wandb_tracker import WandbTracker
 
+    trackers = [
+        *([TensorBoardTracker(folder=str(tensorboard))] if tensorboard else []),
+        *([MlflowTracker(uri=mlflow)] if mlflow else []),
+        *([WandbTracker(project=wandb, mode="offline" if offline else "online")] if wandb else []),
+    ]
+    for tracker in trackers:
+        rounds = export_run(model, tracker, follow=follow)
+        typer.echo(f"{rounds} rows written to {tracker.name}")
     if onnx is None and torchscript is None and folder is None:
-        raise ConfigError("say what to write: --onnx FILE, --torchscript FILE or --folder DIR")
+        if not trackers:
+            raise ConfigError("say what to write: --onnx, --torchscript, --folder, --tensorboard, --mlflow or --wandb")
+        return
     saved = load_model(model, factory=factory)
     if onnx is not None:
         typer.echo(saved.export_onnx(onnx))

@@ -27,6 +27,7 @@ from winnow.privacy import encrypted_profile_server as _private  # noqa: F401  #
 from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
 from winnow.privacy.homomorphic import homomorphic_collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
 from winnow.privacy.secagg import secure_collect as _secure  # noqa: F401  # makes secure aggregation known
+from winnow.tracking import Tracker
 
 
 class EngineSettings(Settings):
@@ -114,6 +115,7 @@ class Experiment(Settings):
     fleet: FleetSettings = Devices()
     engine: EngineSettings = EngineSettings()
     job: JobSettings = JobSettings()
+    tracking: tuple[Tracker, ...] = ()
 
     @model_validator(mode="after")
     def _parts_go_together(self) -> Self:

@@ -24,7 +24,7 @@ from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.provenance import Provenance, provenance
-from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
+from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, run_name, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
@@ -49,6 +49,8 @@ from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.client_table import read_client_table
 from winnow.runs.metrics_csv import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
+from winnow.tracking import Tracker
+from winnow.tracking.track_run import RunTracking, tracked_run
 
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
@@ -193,6 +195,7 @@ def run_experiment(
         if isinstance(record, RunView):
             return _result(prepared, record)
         on_start(prepared)
+        tracking = _tracking(experiment.tracking, prepared, record, closing)
         due = time.monotonic() + CHECKPOINT_SECONDS
         events: list[AnyEvent] = []
         for event in prepared.training.run(prepared.federation):
@@ -202,10 +205,28 @@ def run_experiment(
                 record.record(event)
                 if isinstance(event, RoundFinished) and _checkpoint_due(prepared, event, due):
                     due = _save(prepared, record)
+            tracking.follow(event)
             on_event(event)
         if isinstance(record, RunLabel):
-            return _result(prepared, _memory_view(prepared, record, events))
-        return _result(prepared, _finish(prepared, record, report))
+            view = _memory_view(prepared, record, events)
+        else:
+            view = _finish(prepared, record, report)
+        tracking.close(finished=True)
+        return _result(prepared, view)
+
+
+def _tracking(
+    trackers: Sequence[Tracker], prepared: PreparedRun, record: RunFolder | RunLabel, closing: ExitStack
+) -> RunTracking:
+    """The trackers of a run, which have been told what it had done before."""
+    tracking = RunTracking()
+    if not trackers:
+        return tracking
+    view = _memory_view(prepared, record, []) if isinstance(record, RunLabel) else record.view()
+    name = run_name(prepared.experiment) if view.path is None else view.path.resolve().name
+    closing.callback(tracking.close, finished=False)  # which a finished run has done before
+    tracking.begin(trackers, tracked_run(view, name), view.events())
+    return tracking
 
 
 def _open(

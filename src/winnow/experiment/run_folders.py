@@ -82,7 +82,7 @@ def check_same_experiment(asked: Experiment, stored: Experiment, out: Path) -> N
     left_open = {"execution": "auto", "device": "auto", "chunk": None}  # what a run chooses for its machine
     chosen = {key: value for key, value in new["engine"].items() if key not in left_open or value != left_open[key]}
     new["engine"] = old["engine"] | chosen
-    differing = [key for key in new if key != "rounds" and new[key] != old[key]]
+    differing = [key for key in new if key not in ("rounds", "tracking") and new[key] != old[key]]
     if differing:
         raise RunError(
             f"{out} holds a run with a different {differing[0]}; resume it without options, or choose another --out"

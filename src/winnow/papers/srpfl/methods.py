@@ -91,9 +91,9 @@ def mean_speedup(
     return MeanAndSd.of(later / sooner for sooner, later in pairs if sooner and later)
 
 
-def times_text(times: Sequence[float | None]) -> str:
+def times_text(times: Sequence[float | None], digits: int = 0) -> str:
     """The mean over the runs that got there, and how many did where not all."""
     reached = sum(time is not None for time in times)
     if not reached:
         return f"none of {len(times)}"
-    return mean_sd_text(MeanAndSd.of(times), 0) + (f" ({reached} of {len(times)})" if reached < len(times) else "")
+    return mean_sd_text(MeanAndSd.of(times), digits) + (f" ({reached} of {len(times)})" if reached < len(times) else "")

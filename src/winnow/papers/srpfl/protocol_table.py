@@ -122,5 +122,5 @@ class ProtocolTable(PaperItem):
         others = {run.seed: FEDREP.seconds_to(target, run, tuned=tuned) for run in slow}
         pairs = ((time, others.get(seed)) for seed, time in times.items())
         gain = MeanAndSd.of(other / time for time, other in pairs if time and other)
-        told = times_text(list(times.values()))
-        return told if gain is None or method is FEDREP else f"{told}: {mean_sd_text(gain, 2)} ×"
+        told = times_text(list(times.values()), 2)
+        return told if gain is None or method is FEDREP else f"{told}: {mean_sd_text(gain, 1)} ×"
