@@ -20,7 +20,7 @@ PARTS := science papers executions attacks kills deploy docs chaos endurance
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
 
-.PHONY: help setup demo test test-slow $(SLOW) check format bench wheel clean
+.PHONY: help setup demo test test-slow $(SLOW) check format bench docs wheel clean
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
@@ -29,6 +29,7 @@ help:
 	@echo "                $(PARTS)"
 	@echo "make check      lint, format and types"
 	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
+	@echo "make docs       the documentation as a site with search, in site/; needs no network once set up"
 	@echo "make wheel      wheels with compiled kernels for $(MACHINES), in dist"
 
 setup: $(READY)
@@ -79,6 +80,11 @@ $(WHEELS)/.ready: constraints.txt
 	@touch $@
 
 # auditwheel finds the oldest Linux that a wheel runs on, and names it so. What an earlier build left would be packed too.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+	$(BIN)/python docs/site/make_gallery.py site/gallery
+	@echo "python -m http.server --directory site shows it"
+
 wheel: $(WHEELS)/.ready
 	@for machine in $(MACHINES); do \
 		rm -rf build; \

@@ -1,4 +1,4 @@
-"""Everything is in pyproject.toml but this: a wheel that carries compiled kernels, which `make wheel` builds.
+"""Everything is in pyproject.toml but this: a wheel knows its commit, and those of `make wheel` carry compiled kernels.
 
 WINNOW_KERNELS names the machine that they are for. Without it a wheel has none, as `pip install .` makes it: kernels
 are then compiled on first use, for the processor that is there.
@@ -26,6 +26,8 @@ class BuildWithKernels(build_py):
 
     def run(self) -> None:
         super().run()
+        if commit := _commit():
+            (Path(self.build_lib) / "winnow" / "commit.txt").write_text(f"{commit}\n")
         if MACHINE is None:
             return
         files = runpy.run_path(str(Path("src") / PACKAGE / "kernel_compilation.py"))
@@ -66,6 +68,18 @@ class PlatformWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, machine = super().get_tag()
         return (python, abi, machine) if MACHINE is None else ("py3", "none", machine)
+
+
+def _commit() -> str | None:
+    """What `winnow --version` will tell: given by WINNOW_COMMIT where git is not at hand, as in a container."""
+    if given := os.environ.get("WINNOW_COMMIT"):
+        return given
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        return found.stdout.strip() or None
+    except OSError:
+        return None
 
 
 def _compiler() -> str:

@@ -190,4 +190,7 @@ def test_data_sets_are_listed(capsys, tmp_path: Path, monkeypatch):
 def test_version(capsys):
     for way in ("version", "--version"):
         said = call(capsys, way)
-        assert (said.code, said.out) == (0, f"winnow {installed_version()}\n")
+        assert said.code == 0
+        assert re.fullmatch(
+            rf"winnow {re.escape(installed_version())}( \(commit [0-9a-f]{{7,40}}(-dirty)?\))?\n", said.out
+        )
