@@ -54,7 +54,7 @@ def export(
     ]
     for tracker in trackers:
         rounds = export_run(model, tracker, follow=follow)
-        typer.echo(f"{rounds} rows written to {tracker.name}")
+        typer.echo(f"{rounds} rows written to {tracker.package}")
     if onnx is None and torchscript is None and folder is None:
         if not trackers:
             raise ConfigError("say what to write: --onnx, --torchscript, --folder, --tensorboard, --mlflow or --wandb")

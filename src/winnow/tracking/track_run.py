@@ -41,7 +41,7 @@ class RunTracking:
     def begin(self, trackers: Sequence[Tracker], run: TrackedRun, earlier: Iterable[AnyEvent]) -> None:
         """Open trackers, and tell them of the rounds before these."""
         for number, tracker in enumerate(trackers, start=1):
-            self._writers[f"{tracker.name} {number}"] = _opened(tracker, run)
+            self._writers[f"{tracker.package} {number}"] = _opened(tracker, run)
         for event in earlier:
             self.follow(event)
 
@@ -76,7 +76,7 @@ def _opened(tracker: Tracker, run: TrackedRun) -> TrackWriter:
     except WinnowError:
         raise
     except Exception as error:
-        raise ConfigError(f"tracking by {tracker.name} is impossible: {_line(error)}") from None
+        raise ConfigError(f"tracking by {tracker.package} is impossible: {_line(error)}") from None
 
 
 def _line(error: Exception) -> str:

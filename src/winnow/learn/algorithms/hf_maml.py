@@ -67,8 +67,9 @@ class MamlUpdate(ClientUpdate):
 
     def fine_tune(self, training: LocalTraining, start: ModelState, epochs: int) -> ModelState:
         batch_size, steps = training.local.batch_size, self.adapt_steps
-        lasting = {"epochs": epochs} if steps is None else {"steps": steps}
-        inner = Sgd(learning_rate=self.alpha, batch_size=batch_size, **lasting)
+        inner = Sgd(
+            learning_rate=self.alpha, batch_size=batch_size, steps=steps, epochs=epochs if steps is None else None
+        )
         return replace(training, local=inner).train(start, phase=FINE_TUNING_PHASE).states
 
 
