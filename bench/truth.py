@@ -15,7 +15,8 @@ from scipy.stats import chi2
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
-from winnow.analytics.truth.truth_methods import METHODS, discover_plainly
+from winnow.analytics.truth.truth_methods import METHODS
+from winnow.analytics.truth.truth_vectors import discover_plainly
 
 Scores = NDArray[np.float64]
 """By item and label; the truth is the label with the highest."""

@@ -6,10 +6,11 @@ from typing import Any
 
 from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
 from winnow.analytics.truth.explain_truth import truth_explanation
-from winnow.analytics.truth.truth_methods import DEFAULT_METHOD, NUMERIC_METHOD, discover_plainly, method_named
+from winnow.analytics.truth.truth_methods import DEFAULT_METHOD, NUMERIC_METHOD, method_named
 from winnow.analytics.truth.truth_report import TruthReport, make_report
 from winnow.analytics.truth.truth_simulation import discover_privately
 from winnow.analytics.truth.truth_terms import KEPT, TruthTerms, agree_on_terms
+from winnow.analytics.truth.truth_vectors import discover_plainly
 from winnow.core import AnyEvent, ConfigError, WinnowError
 
 

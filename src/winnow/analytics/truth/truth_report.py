@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from winnow.analytics.truth.answer_arrays import Numbers
 from winnow.analytics.truth.crowd_answers import CrowdAnswers
+from winnow.analytics.truth.decided_labels import decided_items
 from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import FORMULA_STARTS
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
-
-TIE = 1e-4
-"""Confidences that differ by no more are tied, and the label that comes first counts; fixed point decides nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +72,7 @@ def make_report(
     private: TruthDiscovery | None = None,
 ) -> TruthReport:
     """The report of an estimate; `private` is how it was found, if not in the clear."""
-    truths, confidences = _truths(crowd, estimate)
+    items = decided_items(crowd.items, crowd.labels, crowd.answered() > 0, estimate, scale=(crowd.low, crowd.high))
     gave = np.bincount(crowd.arrays.workers, minlength=len(crowd.workers)) > 0
     there = np.isin(np.arange(len(crowd.workers)), range(len(gave)) if private is None else private.present)
     trust = [
@@ -87,34 +84,14 @@ def make_report(
         "iterations": iterations,
         "answers": len(crowd.arrays.items),
         "labels": list(crowd.labels),
-        "items": [
-            {"item": item, "truth": truth, "confidence": confidence}
-            for item, truth, confidence in zip(crowd.items, truths, confidences, strict=True)
-        ],
+        "items": items,
         "participants": [
             {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
         ],
-        "agreement": _agreement(crowd, truths) if crowd.labels else None,
+        "agreement": _agreement(crowd, [record["truth"] for record in items]) if crowd.labels else None,
         "private": None if private is None else _protocol(private),
     }
     return TruthReport(answer)
-
-
-def _truths(crowd: CrowdAnswers, estimate: TruthEstimate) -> tuple[list[Any], list[float | None]]:
-    answered, confidence = crowd.answered() > 0, estimate.confidence
-    if not crowd.labels:
-        numbers = crowd.in_units(confidence[:, 0])
-        return [float(x) if known else None for x, known in zip(numbers, answered, strict=True)], [None] * len(answered)
-    by_label = np.hstack([1 - confidence, confidence]) if confidence.shape[1] == 1 else confidence
-    chosen = _first_of_the_best(by_label)
-    likely = by_label[np.arange(len(chosen)), chosen]
-    truths = [crowd.labels[label] if known else None for label, known in zip(chosen, answered, strict=True)]
-    return truths, [float(value) if known else None for value, known in zip(likely, answered, strict=True)]
-
-
-def _first_of_the_best(by_label: Numbers) -> list[int]:
-    best = by_label >= by_label.max(axis=1, keepdims=True) - TIE
-    return [int(place) for place in np.argmax(best, axis=1)]
 
 
 def _agreement(crowd: CrowdAnswers, truths: list[Any]) -> float:

@@ -1,6 +1,7 @@
 """The server's side of a private truth discovery: two exchanges an iteration, and only sums are opened."""
 
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from winnow.analytics.truth.answer_arrays import Numbers
 from winnow.analytics.truth.truth_methods import TruthEstimate
 from winnow.analytics.truth.truth_site import ADD, DEAL, ESTIMATE, SUM, VALUES, AddTask
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
+from winnow.analytics.truth.truth_vectors import estimate_from
 from winnow.analytics.truth.vector_shares import ENTRY_BYTES, Elements, P, from_fixed_point, join_vector
 from winnow.core import (
     AnyEvent,
@@ -186,14 +188,11 @@ class TruthDiscovery:
 
     def _next_estimate(self, opened: Elements) -> TruthEstimate:
         terms, before = self.terms, self.estimate
-        numbers = from_fixed_point(opened, terms.bits)
-        per_item = terms.items * terms.method.item_sums(terms.classes)
-        shared = numbers[per_item:]
-        confidence = terms.method.confidence(numbers[:per_item].reshape(terms.items, -1), shared, before)
-        if terms.dropouts != KEPT and before is not None:
-            weight = (len(self.present) / terms.participants) ** ALPHA  # equations 27 and 28
-            confidence = weight * confidence + (1 - weight) * before.confidence
-        return TruthEstimate(confidence=confidence, shared=shared)
+        found = estimate_from(terms.method, from_fixed_point(opened, terms.bits), terms.items, before)
+        if terms.dropouts == KEPT or before is None:
+            return found
+        weight = (len(self.present) / terms.participants) ** ALPHA  # equations 27 and 28
+        return replace(found, confidence=weight * found.confidence + (1 - weight) * before.confidence)
 
 
 def _estimate_arrays(estimate: TruthEstimate) -> Mapping[str, Numbers]:
