@@ -11,8 +11,10 @@ import numpy as np
 
 from winnow.analytics.truth.crowd_answers import CrowdAnswers
 from winnow.analytics.truth.decided_labels import decided_items
+from winnow.analytics.truth.trust_ranking import NO_TRUST
 from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
+from winnow.core import WinnowError
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import FORMULA_STARTS
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
@@ -70,8 +72,12 @@ def make_report(
     estimate: TruthEstimate,
     iterations: int,
     private: TruthDiscovery | None = None,
+    *,
+    ranking: bool = False,
 ) -> TruthReport:
-    """The report of an estimate; `private` is how it was found, if not in the clear."""
+    """The report of an estimate; `private` is how it was found, if not in the clear. With `ranking`, those who are
+    still there rank themselves by trust in shares.
+    """
     items = decided_items(crowd.items, crowd.labels, crowd.answered() > 0, estimate, scale=(crowd.low, crowd.high))
     gave = np.bincount(crowd.arrays.workers, minlength=len(crowd.workers)) > 0
     there = np.isin(np.arange(len(crowd.workers)), range(len(gave)) if private is None else private.present)
@@ -79,19 +85,36 @@ def make_report(
         float(value) if known else None
         for value, known in zip(method.trust(crowd.arrays, estimate), gave & there, strict=True)
     ]
+    participants: list[dict[str, Any]] = [
+        {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
+    ]
+    if ranking:
+        _add_ranks(participants, np.flatnonzero(there).tolist())
     answer: dict[str, Any] = {
         "method": method.name,
         "iterations": iterations,
         "answers": len(crowd.arrays.items),
         "labels": list(crowd.labels),
         "items": items,
-        "participants": [
-            {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
-        ],
+        "participants": participants,
         "agreement": _agreement(crowd, [record["truth"] for record in items]) if crowd.labels else None,
         "private": None if private is None else _protocol(private),
     }
     return TruthReport(answer)
+
+
+def _add_ranks(participants: list[dict[str, Any]], there: list[int]) -> None:
+    """Who left has no rank, and who gave no answers comes last."""
+    from winnow.analytics.truth.ranking_simulation import MIN_RANKED, rank_participants  # noqa: PLC0415 - the extra query
+
+    if len(there) < MIN_RANKED:
+        raise WinnowError(f"{len(there)} participants are left; a ranking takes {MIN_RANKED}, or it would show trust")
+    for record in participants:
+        record["rank"] = None
+    trusts = [participants[place]["trust"] for place in there]
+    order = rank_participants([NO_TRUST if trust is None else trust for trust in trusts])
+    for rank, place in enumerate(order, start=1):
+        participants[there[place]]["rank"] = rank
 
 
 def _agreement(crowd: CrowdAnswers, truths: list[Any]) -> float:
