@@ -31,7 +31,7 @@ from winnow.core.join_names import listed
 from winnow.privacy.shares.errors import SharesError
 
 ALPHA = 3.0
-"""The exponent of the adaptive update's weight (equation 28)."""
+"""The exponent that the paper finds best."""
 MAX_REASONS = 3
 """Of holders who did not add, in one line."""
 
@@ -43,8 +43,9 @@ class TruthDiscovery:
     its answers by the difference.
     """
 
-    def __init__(self, terms: TruthTerms, iterations: int | None = None) -> None:
-        self.terms, self.iterations = terms, iterations or terms.method.iterations
+    def __init__(self, terms: TruthTerms, iterations: int | None = None, alpha: float = ALPHA) -> None:
+        """`alpha` is the exponent of the adaptive update's weight (equation 28)."""
+        self.terms, self.iterations, self._alpha = terms, iterations or terms.method.iterations, alpha
         self.estimate: TruthEstimate | None = None
         self.stopped: str | None = None
         self.round = 0
@@ -191,7 +192,7 @@ class TruthDiscovery:
         found = estimate_from(terms.method, from_fixed_point(opened, terms.bits), terms.items, before)
         if terms.dropouts == KEPT or before is None:
             return found
-        weight = (len(self.present) / terms.participants) ** ALPHA  # equations 27 and 28
+        weight = (len(self.present) / terms.participants) ** self._alpha  # equations 27 and 28
         return replace(found, confidence=weight * found.confidence + (1 - weight) * before.confidence)
 
 
