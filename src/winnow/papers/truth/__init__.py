@@ -7,7 +7,7 @@ kind take their place.
 from winnow.papers.paper import Paper
 from winnow.papers.truth.accuracy_figures import CrowdFigure, LightsFigure
 from winnow.papers.truth.cost_figures import BytesFigure, TimeFigure
-from winnow.papers.truth.curve_item import Published
+from winnow.papers.truth.curve_item import PublishedNumber
 from winnow.papers.truth.dropout_figures import DataLeftFigure, FailureFigure, RankingFailureFigure
 
 LIGHTS = (
@@ -43,10 +43,10 @@ TRUTH = Paper(
             x_title="Iteration",
             y_title="Share of failed runs",
             published=(
-                Published(series="FedTruthFinder, p = 0.05", x=10, text="about 0.01"),
-                Published(series="secure aggregation, p = 0.05", x=10, text="about 0.99"),
-                Published(series="secure aggregation, p = 0.1", x=3, text="more than 0.2"),
-                Published(series="FedTruthFinder, p = 0.1", x=6, text="works well until here"),
+                PublishedNumber(series="FedTruthFinder, p = 0.05", x=10, text="about 0.01"),
+                PublishedNumber(series="secure aggregation, p = 0.05", x=10, text="about 0.99"),
+                PublishedNumber(series="secure aggregation, p = 0.1", x=3, text="more than 0.2"),
+                PublishedNumber(series="FedTruthFinder, p = 0.1", x=6, text="works well until here"),
             ),
         ),
         RankingFailureFigure(
@@ -62,9 +62,9 @@ TRUTH = Paper(
             y_title="Share of failed rankings",
             decimals=5,
             published=(
-                Published(series="groups, p = 0.1", x=10, text="0.0004"),
-                Published(series="rival, p = 0.1", x=10, text="0.9618"),
-                Published(series="rival, p = 0.1", x=15, text="(0.9618)"),
+                PublishedNumber(series="groups, p = 0.1", x=10, text="0.0004"),
+                PublishedNumber(series="rival, p = 0.1", x=10, text="0.9618"),
+                PublishedNumber(series="rival, p = 0.1", x=15, text="(0.9618)"),
             ),
         ),
         LightsFigure(

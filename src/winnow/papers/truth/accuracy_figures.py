@@ -14,7 +14,16 @@ from winnow.data.directories import data_directories
 from winnow.papers.paper import ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines
 from winnow.papers.truth.curve_item import CurveItem, Missing
-from winnow.papers.truth.simulated_run import ADAPTIVE, AS_IS, KEPT, RULES, LeavingRule, accuracy, run, traffic_lights
+from winnow.papers.truth.simulated_run import (
+    ADAPTIVE,
+    AS_IS,
+    KEPT,
+    RULES,
+    LeavingRule,
+    accuracy,
+    run_with_leavers,
+    traffic_lights,
+)
 
 REPEATS = 10
 """Of a seed; five seeds make the paper's 50."""
@@ -45,7 +54,7 @@ class LightsFigure(CurveItem):
 
     def _accuracy(self, participants: int, loss: float, rule: LeavingRule, seed: int, method: str) -> float:
         answers, truth = traffic_lights(participants, seed)
-        return accuracy(run(answers, rule, dropout=loss, seed=seed, method=method)[0], truth)
+        return accuracy(run_with_leavers(answers, rule, dropout=loss, seed=seed, method=method)[0], truth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +79,9 @@ class CrowdFigure(CurveItem):
         for loss in places:
             repeats = self.repeats if loss else 1
             yield fmean(
-                accuracy(run(crowd.arrays, rule, dropout=loss, seed=self.repeats * seed + number)[0], truth)
+                accuracy(
+                    run_with_leavers(crowd.arrays, rule, dropout=loss, seed=self.repeats * seed + number)[0], truth
+                )
                 for number in range(repeats)
             )
 

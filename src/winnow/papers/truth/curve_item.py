@@ -23,7 +23,7 @@ Missing: TypeAlias = dict[tuple[str, int], tuple[float, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedNumber:
     """A number of the paper's text: of a series at a place."""
 
     series: str
@@ -38,7 +38,7 @@ class CurveItem(PaperItem):
     about: str
     x_title: str
     y_title: str
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedNumber, ...] = ()
     decimals: int = 3
 
     @abstractmethod

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from winnow.core import stream
 from winnow.papers.paper import ReproductionOptions
 from winnow.papers.truth.curve_item import CurveItem
-from winnow.papers.truth.simulated_run import AS_IS, KEPT, one_event, run
+from winnow.papers.truth.simulated_run import AS_IS, KEPT, one_event, run_with_leavers
 
 PARTICIPANTS, ITERATIONS = 100, 10
 MIN_THRESHOLD = 2
@@ -42,7 +42,7 @@ class DataLeftFigure(CurveItem):
         if way == SECURE_AGGREGATION:  # which this paper's own protocol is compared with; nothing of ours runs it
             gone = stream(seed, "truth", "secure aggregation", series).geometric(loss, PARTICIPANTS)
             return [float((gone > 2 * x).sum()) for x in places]
-        _, there = run(one_event(PARTICIPANTS), KEPT, dropout=loss, seed=seed, threshold=MIN_THRESHOLD)
+        _, there = run_with_leavers(one_event(PARTICIPANTS), KEPT, dropout=loss, seed=seed, threshold=MIN_THRESHOLD)
         if way == KEPT.name:  # whoever dealt once stays in the sums
             return [float(there[0])] * len(places)
         return [float(count) for count in there]
@@ -72,7 +72,9 @@ class FailureFigure(CurveItem):
             gone = stream(seed, "truth", "secure aggregation", series).geometric(loss, (RUNS, PARTICIPANTS))
             return [float(((gone > 2 * x).sum(axis=1) < PARTICIPANTS // 2).mean()) for x in places]
         answers = one_event(PARTICIPANTS)
-        finished = [run(answers, AS_IS, dropout=loss, seed=RUNS * seed + number)[0].round for number in range(RUNS)]
+        finished = [
+            run_with_leavers(answers, AS_IS, dropout=loss, seed=RUNS * seed + number)[0].round for number in range(RUNS)
+        ]
         return [float(np.mean(np.array(finished) < x)) for x in places]
 
     def expected(self, series: str, x: float) -> float | None:

@@ -55,7 +55,7 @@ def one_event(participants: int) -> AnswerArrays:
     )
 
 
-def run(
+def run_with_leavers(
     answers: AnswerArrays,
     rule: LeavingRule,
     *,
