@@ -77,13 +77,9 @@ class CrowdFigure(CurveItem):
         crowd = read_answers(folder / "label.csv", item="item", worker="worker", label="label")
         truth = _known_truth(folder, crowd)
         for loss in places:
-            repeats = self.repeats if loss else 1
-            yield fmean(
-                accuracy(
-                    run_with_leavers(crowd.arrays, rule, dropout=loss, seed=self.repeats * seed + number)[0], truth
-                )
-                for number in range(repeats)
-            )
+            seeds = [self.repeats * seed + number for number in range(self.repeats if loss else 1)]
+            runs = (run_with_leavers(crowd.arrays, rule, dropout=loss, seed=each)[0] for each in seeds)
+            yield fmean(accuracy(found, truth) for found in runs)
 
     def missing(self, wanted: ReproductionOptions, lines: ResultLines) -> Missing:
         """A set that is not on this machine is left out."""

@@ -71,10 +71,8 @@ class FailureFigure(CurveItem):
         if way == SECURE_AGGREGATION:
             gone = stream(seed, "truth", "secure aggregation", series).geometric(loss, (RUNS, PARTICIPANTS))
             return [float(((gone > 2 * x).sum(axis=1) < PARTICIPANTS // 2).mean()) for x in places]
-        answers = one_event(PARTICIPANTS)
-        finished = [
-            run_with_leavers(answers, AS_IS, dropout=loss, seed=RUNS * seed + number)[0].round for number in range(RUNS)
-        ]
+        answers, seeds = one_event(PARTICIPANTS), range(RUNS * seed, RUNS * (seed + 1))
+        finished = [run_with_leavers(answers, AS_IS, dropout=loss, seed=each)[0].round for each in seeds]
         return [float(np.mean(np.array(finished) < x)) for x in places]
 
     def expected(self, series: str, x: float) -> float | None:
