@@ -1,6 +1,9 @@
 """Truth discovery as a question to owners of a table, and the ranking of participants by trust."""
 
+import json
 from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +11,14 @@ import pyarrow as arrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from crowd import made_up, made_up_numbers
+from winnow.analytics.agreement import Agreement, Statement
+from winnow.analytics.answers import render_answer, write_answer_page
 from winnow.analytics.explain_question import explain_question
-from winnow.analytics.program import Program, run_plain
+from winnow.analytics.program import Compare, Program, run_plain
+from winnow.analytics.program_run import ProgramRun
 from winnow.analytics.question import MergedTerms, QueryTerms, read_question
 from winnow.analytics.simulate import ask_owners
 from winnow.analytics.tables.declaration import TableDeclaration
@@ -20,9 +27,9 @@ from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.ranking_simulation import rank_participants
 from winnow.analytics.truth.trust_ranking import sort_by_comparisons
 from winnow.analytics.truth.truth_methods import METHODS
-from winnow.analytics.truth.truth_question import TruthQuestion
+from winnow.analytics.truth.truth_question import TruthQuestion, _Owner
 from winnow.analytics.truth.truth_vectors import discover_plainly
-from winnow.core import ConfigError
+from winnow.core import ConfigError, RunError
 
 OWNERS = ("north", "south", "east")
 
@@ -199,6 +206,67 @@ def test_nothing_but_sums_of_all_owners_and_their_order_is_opened() -> None:
     told = explain_question(question, merged)
     assert "ranking: compare 3 pairs of owners in shares; of each, only yes or no is opened" in told.steps
     assert told.complete
+
+
+# Liars ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "classes"), [("logistic", 2), ("sum", 3), ("dawid-skene", 2), ("crh", 0)])
+@pytest.mark.parametrize("number", [2**61, -(2**61)])
+def test_an_owner_that_puts_absurd_numbers_in_spoils_the_answer_and_nothing_else(
+    method: str, classes: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can: sums are not checked. But the others go on, and all numbers stay numbers."""
+    owned = tables(made_up(workers=6, items=5, classes=classes) if classes else made_up_numbers(items=5))
+    honest, liar = _Owner.added, owned["south"]
+
+    def lie(self: _Owner, table: OwnerTable) -> np.ndarray:
+        told = honest(self, table)
+        return np.full_like(told, number) if table is liar else told
+
+    monkeypatch.setattr(_Owner, "added", lie)
+    answer = ask(owned, method=method, iterations=3, ranking=True)
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    assert sorted(each["rank"] for each in answer["participants"]) == [1, 2, 3]
+
+
+def test_owners_who_compare_other_pairs_refuse_each_other() -> None:
+    def digest(*pairs: tuple[int, int]) -> bytes:
+        def program() -> Program[Any]:
+            yield Compare(label="ranking", local=lambda _: np.zeros(1), thresholds=np.zeros(3, np.int64), pairs=pairs)
+
+        owned = tables(made_up(workers=6, items=5))
+        terms = QueryTerms(declaration=owned["north"].declaration, allow=("truth",)).model_dump_json()
+        agreement = Agreement(
+            question=TruthQuestion(table="answers"),
+            submission="",
+            statements=tuple(Statement(client=k, owner=name, terms=terms) for k, name in enumerate(owned)),
+        )
+        return agreement.secure_step(ProgramRun(program(), 3)).digest
+
+    assert digest((0, 1), (0, 2), (1, 2)) == digest((0, 1), (0, 2), (1, 2))
+    assert digest((0, 1), (0, 2), (1, 2)) != digest((1, 0), (0, 2), (1, 2))
+
+
+def test_an_answer_that_a_server_made_up_is_shown_without_harm(tmp_path: Path) -> None:
+    told = {"worker": "<b>\x1b[31mx", "trust": 0.5, "rank": 1}
+    answer = {
+        "kind": "truth",
+        "table": "answers",
+        "method": "logistic",
+        "iterations": 1,
+        "items": [{"item": "\x1b]0;x\x07<script>", "truth": "<script>", "confidence": 0.5}],
+        "participants": [told],
+    }
+    shown = Console(file=StringIO(), record=True, width=100)
+    shown.print(render_answer(answer))
+    assert "\x1b" not in shown.export_text()
+    page = write_answer_page(answer, tmp_path / "page.html").read_text()
+    assert "<script>\x1b" not in page
+    assert "&lt;script&gt;" in page
+    for change in ({"items": 3}, {"participants": [{"worker": 1}]}, {"items": [{"item": "a", "confidence": "x"}]}):
+        with pytest.raises(RunError, match="has not the shape"):
+            render_answer({**answer, **change})
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5000001, 0.9, 1.0]), min_size=2, max_size=60))

@@ -74,6 +74,9 @@ def truth(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write items.csv and participants.csv.", show_default=False),
     ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Print trust as aggregate = {…} of a training, and nothing else.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.", show_default=False)
     ] = None,
@@ -81,6 +84,7 @@ def truth(
     as_json: AsJson = False,
 ) -> None:
     """Find what is true of items that workers answered differently, and how far each worker can be trusted."""
+    from winnow.analytics.answers import answer_errors
     from winnow.cli.ask_owners import names
 
     asked: dict[str, Any] = {"item": item, "label": label, "method": method, "ranking": ranking}
@@ -96,7 +100,12 @@ def truth(
         _refuse(simulated | drawn, "simulated participants of a file", {"dropouts": "kept"})
         asked |= {"kind": "truth", "table": answers, "worker": worker, "iterations": iterations, "trust": trust}
         question = {name: value for name, value in asked.items() if value is not None}
-        _ask_owners(question, federation, kit, owners, folder, csv, out, explain=explain, as_json=as_json)
+        if explain:
+            _explain_question(question, federation, kit, as_json=as_json)
+            return
+        with answer_errors():
+            report = _ask_owners(question, federation, kit, owners, folder, out)
+            _show(report, csv, out, as_json=as_json, weights=weights)
         return
     _refuse({"trust": trust, "owners": owners, "folder": folder}, "a table of several owners (--in, --kit)")
     from winnow.analytics.truth.find_truth import explain_truth_of, find_truth
@@ -107,7 +116,7 @@ def truth(
         told = explain_truth_of(answers, **asked)
         write_json(told) if as_json else _print_explanation(told)
         return
-    _show(find_truth(answers, **asked, **drawn, iterations=iterations), csv, out, as_json=as_json)
+    _show(find_truth(answers, **asked, **drawn, iterations=iterations), csv, out, as_json=as_json, weights=weights)
 
 
 def _refuse(options: dict[str, Any], where: str, defaults: dict[str, Any] | None = None) -> None:
@@ -119,49 +128,50 @@ def _refuse(options: dict[str, Any], where: str, defaults: dict[str, Any] | None
             raise ConfigError(f"--{name} is for {where}; leave it out")
 
 
+def _explain_question(given: dict[str, Any], federation: Path | None, kit: Path | None, *, as_json: bool) -> None:
+    from winnow.analytics.question import read_question
+    from winnow.cli.explain_question import explain_asked
+    from winnow.core import ConfigError
+    from winnow.questions import FEDERATION_FILE
+
+    if kit is not None:
+        raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
+    explain_asked(read_question(given), federation or Path(FEDERATION_FILE), as_json=as_json)
+
+
 def _ask_owners(
     given: dict[str, Any],
     federation: Path | None,
     kit: Path | None,
     owners: str | None,
     folder: Path | None,
-    csv: Path | None,
     out: Path | None,
-    *,
-    explain: bool,
-    as_json: bool,
-) -> None:
+) -> "TruthReport":
     """Put the question to the owners of a table."""
-    from winnow.analytics.answers import answer_errors
     from winnow.analytics.question import read_question
     from winnow.analytics.truth.truth_report import TruthReport
     from winnow.cli.ask_owners import ask, check_output
-    from winnow.core import ConfigError
-    from winnow.questions import FEDERATION_FILE
 
     check_output(out, ".html")
-    question = read_question(given)
-    if explain:
-        from winnow.cli.explain_question import explain_asked
-
-        if kit is not None:
-            raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
-        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
-        return
-    answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
-    with answer_errors():
-        _show(TruthReport(answer), csv, out, as_json=as_json)
+    return TruthReport(ask(read_question(given), federation=federation, kit=kit, owners=owners, folder=folder))
 
 
-def _show(report: "TruthReport", csv: Path | None, out: Path | None, *, as_json: bool) -> None:
+def _show(report: "TruthReport", csv: Path | None, out: Path | None, *, as_json: bool, weights: bool) -> None:
+    import json
+
     from winnow.analytics.truth.truth_terminal import truth_text
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core.untrusted_text import one_line
 
     if csv is not None:
         say(f"Tables: {report.write_csv(csv)}")
     if out is not None:
         say(f"Report: {report.write(out)}")
-    if as_json:
+    if weights:
+        known = report.training_weights["trust"].items()
+        shares = ", ".join(f"{json.dumps(one_line(name))} = {trust:.6g}" for name, trust in known)
+        typer.echo(f'aggregate = {{ name = "trust", trust = {{ {shares} }} }}')
+    elif as_json:
         write_json(report.answer)
     else:
         stdout_console().print(truth_text(report))

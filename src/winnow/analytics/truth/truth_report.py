@@ -44,6 +44,14 @@ class TruthReport:
     def trust(self) -> dict[str, float | None]:
         return {record["worker"]: record["trust"] for record in self.answer["participants"]}
 
+    @property
+    def training_weights(self) -> dict[str, Any]:
+        """`aggregate` of a training in which clients of these names count by their trust."""
+        known = {worker: max(trust, 0.0) for worker, trust in self.trust.items() if trust is not None}
+        if not known:
+            raise WinnowError("nobody's trust is told; ask owners of a table for it (--trust)")
+        return {"name": "trust", "trust": known}
+
     def to_json(self) -> str:
         return json.dumps(self.answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
