@@ -1,10 +1,15 @@
 """Who finds the truth of real crowds best: `python -m bench.truth FOLDER`, with a folder for each set in it.
 
-Each has label.csv (item, worker, label) and truth.csv (item, truth). Majority vote, Winnow's own methods, and rivals
-by hand: one-coin Dawid–Skene, ZenCrowd, CRH for labels and CATD. Ties are shared evenly.
+Each has label.csv (item, worker, label) and truth.csv (item, truth). Majority vote, Winnow's own methods, rivals by
+hand (one-coin Dawid–Skene, ZenCrowd, CRH for labels and CATD), and GLAD and MACE of crowd-kit where $TRUTH_VENVS names
+a folder with an environment `crowdkit` (crowd-kit, pandas, scikit-learn, nltk, tqdm, attrs). Ties are shared evenly;
+what is random is run with five seeds.
 """
 
 import csv
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +20,15 @@ from scipy.stats import chi2
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
-from winnow.analytics.truth.truth_methods import METHODS, discover_plainly
+from winnow.analytics.truth.truth_methods import METHODS
+from winnow.analytics.truth.truth_vectors import discover_plainly
 
 Scores = NDArray[np.float64]
 """By item and label; the truth is the label with the highest."""
 ITERATIONS = 50
 START = 0.8
 LEAST = 1e-6
+SEEDS = 5
 
 
 def majority(crowd: CrowdAnswers) -> Scores:
@@ -94,17 +101,41 @@ def accuracy(scores: Scores, truth: NDArray[np.int64]) -> float:
     return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
 
 
+def by_crowdkit(place: Path, crowd: CrowdAnswers) -> dict[str, list[Scores]]:
+    """What crowd-kit's methods find, by seed; nothing without its environment."""
+    venvs = os.environ.get("TRUTH_VENVS")
+    if venvs is None:
+        return {}
+    script = Path(__file__).parent / "rivals" / "crowdkit_truth.py"
+    command = [Path(venvs) / "crowdkit" / "bin" / "python", script, place / "label.csv", str(SEEDS)]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=900)
+    k = len(crowd.labels)
+    return {
+        name: [np.eye(k)[[crowd.labels.index(found[item]) for item in crowd.items]] for found in runs]
+        for name, runs in json.loads(done.stdout).items()
+    }
+
+
+def cell(values: list[float], best: float) -> str:
+    mean, spread = float(np.mean(values)), float(np.std(values))
+    text = f"{mean:.3f}" if spread < 5e-4 else f"{mean:.3f} ± {spread:.3f}"
+    return f"**{text}**" if mean > best - 5e-4 else text
+
+
 def main(folder: Path) -> None:
-    print("| set | " + " | ".join(RIVALS) + " |\n|---|" + "---|" * len(RIVALS))
+    header: list[str] = []
     for place in sorted(path.parent for path in folder.glob("*/label.csv")):
         crowd = read_answers(place / "label.csv", item="item", worker="worker", label="label")
         with (place / "truth.csv").open() as file:
             known = dict(list(csv.reader(file))[1:])
         truth = np.array([crowd.labels.index(known[item]) for item in crowd.items])
-        found = {name: accuracy(rival(crowd), truth) for name, rival in RIVALS.items()}
-        best = max(found.values())
-        cells = (f"**{value:.3f}**" if value > best - 5e-4 else f"{value:.3f}" for value in found.values())
-        print(f"| {place.name} | " + " | ".join(cells) + " |")
+        scores = {name: [rival(crowd)] for name, rival in RIVALS.items()} | by_crowdkit(place, crowd)
+        found = {name: [accuracy(each, truth) for each in runs] for name, runs in scores.items()}
+        if not header:
+            header = [*found]
+            print("| set | " + " | ".join(header) + " |\n|---|" + "---|" * len(header))
+        best = max(float(np.mean(values)) for values in found.values())
+        print(f"| {place.name} | " + " | ".join(cell(found[name], best) for name in header) + " |", flush=True)
 
 
 if __name__ == "__main__":

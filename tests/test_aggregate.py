@@ -6,8 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.core import Population
-from winnow.learn.aggregation import AggregationRule, Contribution, FullAggregation, PartialAggregation
+import winnow
+from winnow.core import ConfigError, Population
+from winnow.learn.aggregation import (
+    AggregationRule,
+    Contribution,
+    FullAggregation,
+    PartialAggregation,
+    TrustAggregation,
+)
 
 SIZES = np.array([10, 30, 60, 100])
 POPULATION = Population(sizes=SIZES)
@@ -43,6 +50,52 @@ def test_partial_uniform() -> None:
 
 def test_partial_scheme_2() -> None:
     expect(aggregate(PartialAggregation(weights="scheme-2")), {1: 4 / 2 * 30 / 200, 2: 4 / 2 * 60 / 200})
+
+
+NAMES = ("north", "south", "east", "west")
+TRUST = {"west": 0.0, "south": 0.9, "client 2": 0.3, "north": 0.5}
+
+
+def test_trust_weighs_participants_by_name() -> None:
+    by_size = TrustAggregation(trust=TRUST).for_clients(NAMES)
+    expect(aggregate(by_size), {1: 27 / 45, 2: 18 / 45})
+    expect(aggregate(TrustAggregation(trust=TRUST, weights="uniform").for_clients(NAMES)), {1: 0.75, 2: 0.25})
+    expect(aggregate(by_size, {1: 2, 2: 1}), {1: 54 / 72, 2: 18 / 72})
+    nobody = TrustAggregation(trust={**TRUST, "south": 0.0, "client 2": 0.0}).for_clients(NAMES)
+    assert torch.equal(aggregate(nobody)["w"], GLOBAL["w"])
+
+
+@pytest.mark.parametrize(
+    ("trust", "line"),
+    [
+        ({**TRUST, "nord": 1.0}, r"aggregate.trust: there is no client 'nord'; did you mean 'north'\?"),
+        ({"north": 1.0, "south": 1.0}, "aggregate.trust does not name east, west; a client that must not count"),
+        (dict.fromkeys(NAMES, 0.0), "aggregate.trust is 0 for all clients"),
+    ],
+)
+def test_trust_of_others_than_the_clients_is_refused(trust: dict[str, float], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        TrustAggregation(trust=trust).for_clients(NAMES)
+
+
+def test_trust_counts_in_a_run_by_the_owners_names() -> None:
+    """With trust in one client alone, the next model is that client's own; otherwise it is their weighted mean."""
+    rng = np.random.default_rng(3)
+    names, sizes = ("ada", "bea", "cy"), (60, 120, 240)
+    x = rng.normal(size=(sum(sizes), 4))
+    frame = {f"x{k}": x[:, k] for k in range(4)} | {"y": x[:, 0] > 0, "owner": np.repeat(names, sizes)}
+
+    def model_after_a_round(**trust: float) -> dict[str, torch.Tensor]:
+        settings = {"targets": "y", "owner": "owner", "algorithm": "fedavg", "rounds": 1, "select": {"fraction": 1.0}}
+        rule = {"name": "trust", "weights": "uniform", "trust": trust}
+        return winnow.run(data=frame, progress=False, **settings, aggregate=rule).personal(0).state_dict()
+
+    own = [model_after_a_round(**{name: float(name == other) for name in names}) for other in names]
+    mixed = model_after_a_round(ada=0.2, cy=1.5, bea=0.3)
+    for name, tensor in mixed.items():
+        torch.testing.assert_close(tensor, 0.1 * own[0][name] + 0.15 * own[1][name] + 0.75 * own[2][name])
+    with pytest.raises(ConfigError, match=r"aggregate.trust does not name bea, cy; a client"):
+        model_after_a_round(ada=1.0)
 
 
 def test_full_keeps_the_previous_model_for_those_left_out() -> None:

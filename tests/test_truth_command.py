@@ -76,6 +76,72 @@ def test_private_and_plain_say_the_same_and_write_tables_and_a_page(
     assert "nobody answered 1 of the items" in page
 
 
+def test_participants_rank_themselves(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(call(capsys, "truth", answers, *COLUMNS, "--private", "--ranking", "--json").out)
+    trust = {record["worker"]: record["trust"] for record in told["participants"]}
+    ranked = sorted(told["participants"], key=lambda record: record["rank"])
+    assert [record["worker"] for record in ranked] == sorted(trust, key=lambda name: -trust[name])
+    assert [record["rank"] for record in ranked] == [1, 2, 3]
+    shown = call(capsys, "truth", answers, *COLUMNS, "--private", "--ranking").out
+    assert "rank" in shown
+    explained = call(capsys, "truth", answers, *COLUMNS, "--private", "--ranking", "--explain").out
+    assert "who is trusted more than whom, and not how much" in " ".join(explained.split())
+
+
+FEDERATION = """
+[tables.answers]
+file = "answers.csv"
+owner = "team"
+[tables.answers.columns]
+question = { level = "public", values = ["q1", "q2", "q3", "q4"] }
+person = { level = "private" }
+answer = { level = "protected", values = ["no", "yes"] }
+[[queries]]
+minimum = 2
+"""
+
+
+def test_owners_of_a_table_are_asked_alike_by_command_and_in_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teams = {"ann": "red", "bob": "red", "eve": "blue"}
+    lines = ANSWERS.splitlines()[1:]
+    rows = [f"{line},{teams[line.split(',')[1]]}" for line in lines] + ["q2,kim,no,green"]
+    (tmp_path / "answers.csv").write_text("\n".join(["question,person,answer,team", *rows]) + "\n")
+    place = tmp_path / "federation.toml"
+    place.write_text(FEDERATION)
+    folder = tmp_path / "run"
+    asked = ("truth", "answers", "--in", place, *COLUMNS, "--method", "sum", "--iterations", 1, "--ranking")
+    said = call(capsys, *asked, "--json", "--folder", folder)
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert told["items"] == [
+        {"item": "q1", "truth": "yes", "confidence": pytest.approx(2 / 3)},
+        {"item": "q2", "truth": "no", "confidence": 1.0},
+        {"item": "q3", "truth": "no", "confidence": pytest.approx(0.5)},
+        {"item": "q4", "truth": None, "confidence": None},
+    ]
+    assert [record["worker"] for record in told["participants"]] == ["blue", "green", "red"]
+    # equation 13 over all answers of an owner: red (2/3 + 1 + 2/3 + 1 + 1/2)/5, blue (1/3 + 1 + 1/2)/3, green 1
+    assert [record["rank"] for record in told["participants"]] == [3, 1, 2]
+    again = winnow.truth(
+        "answers", place, item="question", worker="person", label="answer", method="sum", iterations=1, ranking=True
+    )
+    assert again.answer == told
+    assert "fewer than 2 answered 1 of the items" in call(capsys, "show", folder).out
+    assert call(capsys, "report", folder).code == 0
+    explained = call(capsys, *asked, "--explain").out
+    assert "iteration 1: open the sum over all owners of 8 numbers" in explained
+    for options, line in (
+        (("--in", place, "--private"), "--private is for simulated participants of a file; leave it out"),
+        (("--in", place, "--trust"), "no rule of [[queries]] allows per-owner, truth"),
+        (("--folder", folder), "--folder is for a table of several owners (--in, --kit); leave it out"),
+    ):
+        refused = call(capsys, "truth", "answers", *options)
+        assert refused.code == 2
+        assert line in refused.err
+
+
 def test_columns_may_come_as_objects(data_directory: Path) -> None:
     crowd, _ = crowd_set(data_directory, "bluebird")
     arrays = crowd.arrays

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace as changed
 
 from crowd import Change, lying, made_up, run, terms_of
-from winnow.analytics.truth.truth_methods import METHODS, discover_plainly
+from winnow.analytics.truth.truth_methods import METHODS
 from winnow.analytics.truth.truth_simulation import simulate_participants
 from winnow.analytics.truth.truth_site import ADD, DEAL, AddTask, TruthSite
 from winnow.analytics.truth.truth_terms import HEADER_BYTES
+from winnow.analytics.truth.truth_vectors import discover_plainly
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.analytics.truth.vector_shares import P
 from winnow.core import Failure, Outcome, Rejected, Reply, Task

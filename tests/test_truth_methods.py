@@ -10,7 +10,8 @@ from bench.truth import RIVALS
 
 from crowd import accuracy, crowd_set, made_up, made_up_numbers
 from winnow.analytics.truth.answer_arrays import AnswerArrays
-from winnow.analytics.truth.truth_methods import CLIP, METHODS, discover_plainly
+from winnow.analytics.truth.truth_methods import CLIP, METHODS
+from winnow.analytics.truth.truth_vectors import discover_plainly
 
 
 def answers_of(crowd: AnswerArrays) -> list[tuple[int, int, float]]:

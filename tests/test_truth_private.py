@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from crowd import Change, crowd_set, lying, made_up, made_up_numbers, run, terms_of
 from winnow.analytics.truth.answer_arrays import AnswerArrays
-from winnow.analytics.truth.truth_methods import METHODS, TruthEstimate, discover_plainly
+from winnow.analytics.truth.truth_methods import METHODS, TruthEstimate
 from winnow.analytics.truth.truth_report import make_report
 from winnow.analytics.truth.truth_simulation import discover_privately, simulate_participants
 from winnow.analytics.truth.truth_site import ADD, DEAL, own_vector
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, TruthTerms
+from winnow.analytics.truth.truth_vectors import discover_plainly
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.analytics.truth.vector_shares import P, from_fixed_point, join_vector, split_vector, to_fixed_point
 from winnow.core import AnyEvent, Failure, Outcome, Rejected, Reply, RoundFinished, Stopped, Task

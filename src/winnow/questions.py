@@ -180,25 +180,42 @@ def explain_statement(sql: str, federation: str | Path | None = None, *, epsilon
 
 def truth(
     answers: str | Path | Mapping[str, Sequence[Any]],
+    federation: str | Path | None = None,
     *,
     item: str = "item",
-    worker: str = "worker",
+    worker: str | None = None,
     label: str = "label",
     method: str = "logistic",
     private: bool = False,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
     **settings: Any,
 ) -> "TruthReport":
     """What is true of items that workers answered differently, and how far each worker can be trusted.
 
-    answers   a CSV file, a data frame, or columns by name; `item`, `worker` and `label` name three of them
-    method    "logistic", "sum", "dawid-skene"; "crh" for numbers
-    private   by secret shares between simulated participants: only sums are opened
-    settings  labels=["yes", "no"], iterations=30; with private: holders=9, threshold=5, dropout=0.05,
-              dropouts="kept", seed=0
+    answers     a CSV file, a data frame, or columns by name; `item`, `worker` and `label` name three of them
+    method      "logistic", "sum", "dawid-skene"; "crh" for numbers
+    private     by secret shares between simulated participants: only sums are opened
+    settings    labels=["yes", "no"], iterations=30; with private: ranking=True, holders=9, threshold=5, dropout=0.05,
+                dropouts="kept", seed=0
+    federation  a federation file with simulated owners: `answers` is the name of their table, and settings are
+                iterations, ranking=True, trust=True; without `worker` each owner is one worker
+    kit         your kit: the question goes to the owners of a real federation
     """
-    from winnow.analytics.truth.find_truth import find_truth  # noqa: PLC0415 - import winnow is instant
+    if federation is None and kit is None:
+        from winnow.analytics.truth.find_truth import find_truth  # noqa: PLC0415 - import winnow is instant
 
-    return find_truth(answers, item=item, worker=worker, label=label, method=method, private=private, **settings)
+        by = "worker" if worker is None else worker
+        return find_truth(answers, item=item, worker=by, label=label, method=method, private=private, **settings)
+    from winnow.analytics.question import read_question  # noqa: PLC0415
+    from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
+
+    if private:
+        raise ConfigError("private simulates the participants of a file; owners of a table always keep their answers")
+    given = {"kind": "truth", "table": answers, "item": item, "label": label, "worker": worker, "method": method}
+    question = read_question({key: value for key, value in {**given, **settings}.items() if value is not None})
+    return TruthReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
 def load_fit(path: str | Path) -> "FittedModel":

@@ -118,7 +118,7 @@ class Agreement:
 def _details(step: Step) -> tuple[object, ...]:
     if isinstance(step, Match):
         return (step.parties, step.reveal, step.share, step.minimum)
-    return (step.bits,)
+    return (step.bits, step.pairs if isinstance(step, Compare) else ())
 
 
 def _bytes(values: NDArray[np.int64]) -> bytes:

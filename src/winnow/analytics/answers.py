@@ -41,6 +41,11 @@ def render_answer(answer: Answer) -> "RenderableType":
         from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
 
         return FittedModel(answer).rendered()
+    if answer["kind"] == "truth":
+        from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
+        from winnow.analytics.truth.truth_terminal import truth_text  # noqa: PLC0415
+
+        return truth_text(TruthReport(answer))
     from rich.console import Group  # noqa: PLC0415
 
     from winnow.terminal_tables import plain_text  # noqa: PLC0415
@@ -64,6 +69,11 @@ def write_answer_page(answer: Answer, path: Path) -> Path:
 
     if answer["kind"] == "statistics":
         return write_statistics_page(StatisticsReport(answer), path)
+    if answer["kind"] == "truth":
+        from winnow.analytics.truth.truth_page import write_truth_page  # noqa: PLC0415
+        from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
+
+        return write_truth_page(TruthReport(answer), path)
     title = f"{answer['kind'].capitalize()} of {answer['table']}"
     write_text_atomically(path, page(title, "", section("Answer", f"<pre>{escape(_plain(answer))}</pre>")))
     return path

@@ -72,6 +72,8 @@ def _likely(step: Step, owners: int) -> NDArray[Any]:
 
 def _sentence(step: Step, question: Question, owners: int) -> str:
     size = opened_length(step, owners)
+    if isinstance(step, Compare) and step.pairs:
+        return f"{step.label}: compare {counted(size, 'pair')} of owners in shares; of each, only yes or no is opened"
     if isinstance(step, Compare):
         return f"{step.label}: compare {counted(size, 'sum')} in shares; of each, only yes or no is opened"
     if isinstance(step, Sum):
@@ -84,7 +86,7 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
 
 def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[str, tuple[str, ...]]:
     told = ["who asks, the question, and everything that a step opens, which includes the answer"]
-    if any(isinstance(step, Compare) for step in steps):
+    if any(isinstance(step, Compare) and not step.pairs for step in steps):
         told.append(f"which counts are below {terms.minimum}, and which of those are 0: not how large they are")
     if any(step.per_owner for step in steps if isinstance(step, Sum)):
         told.append("the numbers of each owner, as all of them allow that")

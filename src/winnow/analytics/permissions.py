@@ -4,12 +4,12 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias, get_args
 
 Permission: TypeAlias = Literal[
-    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match"
+    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth"
 ]
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 
 
 def noise_hint(needs: Collection[str]) -> str:
     """What to do where an owner demands noise."""
-    without = {"fit", "match"}.intersection(needs)
+    without = {"fit", "match", "truth"}.intersection(needs)
     return "only statistics and statements in SQL can have it" if without else "add --epsilon"

@@ -66,13 +66,18 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare:
-    """Opens nothing but Σ local ≥ threshold, entry by entry; sums and thresholds are below 2**bits in size."""
+    """Opens nothing but Σ local ≥ threshold, entry by entry; sums and thresholds are below 2**bits in size.
+
+    With `pairs` of owners' places, an entry for each pair, `local` is one number: it counts for the first of a pair and
+    against the second.
+    """
 
     label: str
     local: Local
     thresholds: NDArray[np.int64]
     bits: int = 32
     per_owner: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if np.any(np.abs(self.thresholds) >= 1 << self.bits):
@@ -119,6 +124,8 @@ def thresholds_of(step: Compare, owners: int) -> NDArray[np.int64]:
 def local_vector(step: NumberStep, table: "OwnerTable", owner: int, owners: int) -> NDArray[np.int64]:
     """What the owner with this number puts into a step: in a place of its own where the step is by owner."""
     values = np.asarray(step.local(table), dtype=np.int64)
+    if isinstance(step, Compare) and step.pairs:
+        values = values * np.array([(first == owner) - (second == owner) for first, second in step.pairs], np.int64)
     if values.shape != (step.length,) or np.any(np.abs(values) >= 1 << step.bits):
         raise ValueError(f"step {step.label!r} does not fit its own length or size")
     if not step.per_owner:

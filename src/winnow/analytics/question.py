@@ -33,6 +33,7 @@ KINDS: Mapping[str, str] = {
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
     "query": "winnow.analytics.sql.query_question.QueryQuestion",
+    "truth": "winnow.analytics.truth.truth_question.TruthQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
 

@@ -134,8 +134,9 @@ app.command(
     rich_help_panel=QUESTIONS,
     epilog=_examples(
         "winnow truth answers.csv --item question --worker person --label answer --out truth.html",
-        "winnow truth answers.csv --method dawid-skene --private --holders 9",
+        "winnow truth answers.csv --method dawid-skene --private --holders 9 --ranking",
         "winnow truth prices.csv --method crh --json",
+        "winnow truth answers --kit kits/ana --worker person --ranking",
     ),
 )(truth)
 app.command(

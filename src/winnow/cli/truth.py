@@ -1,26 +1,35 @@
 """winnow truth ANSWERS"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from winnow.cli.ask_owners import ExplainOption
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
     from winnow.analytics.truth.truth_report import TruthReport
 
-SHOWN = 20
-"""Rows of a table in the terminal."""
-
 
 def truth(
     answers: Annotated[
-        Path, typer.Argument(metavar="ANSWERS.csv", help="A row for each answer of a worker.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ANSWERS.csv|TABLE",
+            help="A file with a row for each answer of a worker; with --in or --kit, a table of several owners.",
+            show_default=False,
+        ),
     ],
     item: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the item.")] = "item",
-    worker: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the worker.")] = "worker",
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column with the worker; default: worker. Of a table: without it each owner is one worker.",
+            show_default=False,
+        ),
+    ] = None,
     label: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the answer.")] = "label",
     method: Annotated[
         str, typer.Option(metavar="METHOD", help="logistic, sum, dawid-skene; crh for numbers.")
@@ -36,6 +45,16 @@ def truth(
     private: Annotated[
         bool, typer.Option("--private", help="By secret shares between simulated participants; only sums are opened.")
     ] = False,
+    ranking: Annotated[
+        bool, typer.Option("--ranking", help="Rank participants, or owners, by trust; how large it is stays hidden.")
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Of a table: tell each owner's trust, which all must allow (per-owner).")
+    ] = False,
+    federation: FederationFile = None,
+    kit: PersonKit = None,
+    owners: OwnersOption = None,
+    folder: FolderOption = None,
     holders: Annotated[
         int | None,
         typer.Option(metavar="N", help="A committee of N holds the shares; default: everybody.", show_default=False),
@@ -55,6 +74,9 @@ def truth(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write items.csv and participants.csv.", show_default=False),
     ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Print trust as aggregate = {…} of a training, and nothing else.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.", show_default=False)
     ] = None,
@@ -62,60 +84,97 @@ def truth(
     as_json: AsJson = False,
 ) -> None:
     """Find what is true of items that workers answered differently, and how far each worker can be trusted."""
-    from winnow.analytics.truth.find_truth import explain_truth_of, find_truth
+    from winnow.analytics.answers import answer_errors
     from winnow.cli.ask_owners import names
-    from winnow.cli.console import say, write_json
 
-    allowed = names(labels)
+    asked: dict[str, Any] = {"item": item, "label": label, "method": method, "ranking": ranking}
+    simulated: dict[str, Any] = {
+        "labels": names(labels),
+        "private": private,
+        "holders": holders,
+        "threshold": threshold,
+        "dropouts": dropouts,
+    }
+    drawn: dict[str, Any] = {"dropout": dropout, "seed": seed}
+    if federation is not None or kit is not None:
+        _refuse(simulated | drawn, "simulated participants of a file", {"dropouts": "kept"})
+        asked |= {"kind": "truth", "table": answers, "worker": worker, "iterations": iterations, "trust": trust}
+        question = {name: value for name, value in asked.items() if value is not None}
+        if explain:
+            _explain_question(question, federation, kit, as_json=as_json)
+            return
+        with answer_errors():
+            report = _ask_owners(question, federation, kit, owners, folder, out)
+            _show(report, csv, out, as_json=as_json, weights=weights)
+        return
+    _refuse({"trust": trust, "owners": owners, "folder": folder}, "a table of several owners (--in, --kit)")
+    from winnow.analytics.truth.find_truth import explain_truth_of, find_truth
+    from winnow.cli.console import write_json
+
+    asked |= {"worker": "worker" if worker is None else worker, **simulated}
     if explain:
-        told = explain_truth_of(
-            answers,
-            item=item,
-            worker=worker,
-            label=label,
-            method=method,
-            labels=allowed,
-            private=private,
-            holders=holders,
-            threshold=threshold,
-            dropouts=dropouts,
-        )
+        told = explain_truth_of(answers, **asked)
         write_json(told) if as_json else _print_explanation(told)
         return
-    report = find_truth(
-        answers,
-        item=item,
-        worker=worker,
-        label=label,
-        method=method,
-        labels=allowed,
-        iterations=iterations,
-        private=private,
-        holders=holders,
-        threshold=threshold,
-        dropouts=dropouts,
-        dropout=dropout,
-        seed=seed,
-    )
+    _show(find_truth(answers, **asked, **drawn, iterations=iterations), csv, out, as_json=as_json, weights=weights)
+
+
+def _refuse(options: dict[str, Any], where: str, defaults: dict[str, Any] | None = None) -> None:
+    """Options that have no meaning here are not passed over in silence."""
+    from winnow.core import ConfigError
+
+    for name, value in options.items():
+        if value and value != (defaults or {}).get(name):
+            raise ConfigError(f"--{name} is for {where}; leave it out")
+
+
+def _explain_question(given: dict[str, Any], federation: Path | None, kit: Path | None, *, as_json: bool) -> None:
+    from winnow.analytics.question import read_question
+    from winnow.cli.explain_question import explain_asked
+    from winnow.core import ConfigError
+    from winnow.questions import FEDERATION_FILE
+
+    if kit is not None:
+        raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
+    explain_asked(read_question(given), federation or Path(FEDERATION_FILE), as_json=as_json)
+
+
+def _ask_owners(
+    given: dict[str, Any],
+    federation: Path | None,
+    kit: Path | None,
+    owners: str | None,
+    folder: Path | None,
+    out: Path | None,
+) -> "TruthReport":
+    """Put the question to the owners of a table."""
+    from winnow.analytics.question import read_question
+    from winnow.analytics.truth.truth_report import TruthReport
+    from winnow.cli.ask_owners import ask, check_output
+
+    check_output(out, ".html")
+    return TruthReport(ask(read_question(given), federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def _show(report: "TruthReport", csv: Path | None, out: Path | None, *, as_json: bool, weights: bool) -> None:
+    import json
+
+    from winnow.analytics.truth.truth_terminal import truth_text
+    from winnow.cli.console import say, stdout_console, write_json
+    from winnow.core.untrusted_text import one_line
+
     if csv is not None:
         say(f"Tables: {report.write_csv(csv)}")
     if out is not None:
         say(f"Report: {report.write(out)}")
-    write_json(report.answer) if as_json else _print(report)
-
-
-def _print(report: "TruthReport") -> None:
-    from winnow.analytics.truth.truth_page import item_cells, participant_cells, truth_notes
-    from winnow.cli.console import stdout_console
-    from winnow.terminal_tables import plain_text, table
-
-    console = stdout_console()
-    for what, (header, rows) in (("items", item_cells(report)), ("participants", participant_cells(report))):
-        console.print(table(header, rows[:SHOWN], numbers=("confidence", "trust")))
-        if (more := len(report.answer[what]) - SHOWN) > 0:
-            console.print(plain_text(f"… and {more:,} more {what} (--csv FOLDER, --json)\n"))
-    for line in truth_notes(report):
-        console.print(plain_text(line))
+    if weights:
+        known = report.training_weights["trust"].items()
+        shares = ", ".join(f"{json.dumps(one_line(name))} = {trust:.6g}" for name, trust in known)
+        typer.echo(f'aggregate = {{ name = "trust", trust = {{ {shares} }} }}')
+    elif as_json:
+        write_json(report.answer)
+    else:
+        stdout_console().print(truth_text(report))
 
 
 def _print_explanation(told: dict[str, list[str]]) -> None:

@@ -12,6 +12,7 @@ from winnow.core import ConfigError, ModelError, Population, Work, stream
 from winnow.data import Preprocessing
 from winnow.experiment.build_learning_site import ModelSetup
 from winnow.learn.aggregation import LinearFold
+from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import CONTRIBUTION, TOLD_BY_CLIENTS, UPDATES, EvidenceKind
 from winnow.learn.client_quality.assess_handler import AssessmentSettings
 from winnow.learn.client_quality.assessor import (
@@ -110,7 +111,7 @@ def build_assessor(
         settings,
         rounds=plan.rounds,
         clients=_assessed_clients(plan.seed, len(sizes)),
-        weights=_weights(experiment, sizes),
+        weights=_weights(plan.algorithm, sizes),
         questions=asked if asked.settings.blocks else None,
         updates=UpdateEvidence(shared) if UPDATES in kinds else None,
         contributions=_contributions(experiment, plan, model, sizes, reference) if CONTRIBUTION in kinds else None,
@@ -173,10 +174,10 @@ def _assessed_clients(seed: int, clients: int) -> NDArray[np.int64]:
     return np.sort(stream(seed, "assessed-clients").choice(clients, MAX_ASSESSED_CLIENTS, replace=False))
 
 
-def _weights(experiment: Experiment, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+def _weights(algorithm: Algorithm, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """What clients count in the aggregation, where that is a weighted mean."""
-    cohort = experiment.select.cohort_size(len(sizes))
-    rule = experiment.aggregate
+    cohort = algorithm.select.cohort_size(len(sizes))
+    rule = algorithm.aggregate
     fold = rule.start({}, Population(sizes=sizes), cohort) if rule.needs_only_sums else None
     if not isinstance(fold, LinearFold):
         return np.ones(len(sizes))

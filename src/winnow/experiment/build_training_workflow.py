@@ -5,7 +5,7 @@ A simulation makes one `TrainingSetup`; in deployment the server and every site 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,8 @@ class TrainingSetup:
         names: Sequence[str],
     ) -> TrainingWorkflow:
         """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'."""
+        algorithm = replace(plan.algorithm, aggregate=plan.algorithm.aggregate.for_clients(names))
+        plan = replace(plan, algorithm=algorithm)
         held, tested = self._tensors(reference), self._tensors(test)
         evaluator = build_evaluator(
             self.experiment,

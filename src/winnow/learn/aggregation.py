@@ -5,18 +5,24 @@ repeat bit for bit.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from msgspec import Struct, field
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from winnow.core import Arrays, Choice, Population
+from winnow.core import Arrays, Choice, ConfigError, Population, suggest
+from winnow.core.join_names import listed
 from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.client_numbers import client_key, numbers_by_name
 from winnow.learn.stack import ModelState
+
+MAX_NAMED = 10
+"""Clients that one line names."""
 
 
 class Contribution(Struct, frozen=True, kw_only=True, gc=False):
@@ -68,6 +74,10 @@ class AggregationRule(Choice, AlgorithmPart):
     def min_clients(self) -> int:
         """How few updates it can work with."""
         return 1
+
+    def for_clients(self, names: Sequence[str]) -> "AggregationRule":
+        """The rule where clients are called so; it raises a `ConfigError` if its settings name others."""
+        return self
 
     @abstractmethod
     def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold: ...
@@ -197,3 +207,37 @@ class _PartialFold:
         if not self._sum.weight:
             return self._model
         return self._sum.mean() if self._normalise else self._sum.total()
+
+
+class TrustAggregation(AggregationRule):
+    """θ = Σ_{k∈S} w_k·θ_k with w_k ∝ τ_k·|D_k|, or with weights = "uniform" w_k ∝ τ_k.
+
+    `trust` has τ of every client by its name, such as truth discovery finds it; who has 0 does not count.
+    """
+
+    name: Literal["trust"] = "trust"
+    trust: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(min_length=1)
+    weights: Literal["size", "uniform"] = "size"
+    needs_only_sums: ClassVar[bool] = True
+
+    @property
+    def takes_weights(self) -> bool:
+        return True
+
+    def for_clients(self, names: Sequence[str]) -> AggregationRule:
+        number_of = numbers_by_name(names)
+        for name in self.trust:
+            if name not in number_of:
+                raise ConfigError(f"aggregate.trust: there is no client {name!r}; {suggest(name, list(number_of))}")
+        found = {number_of[name]: trust for name, trust in self.trust.items()}
+        if absent := [name for number, name in enumerate(names) if number not in found]:
+            raise ConfigError(
+                f"aggregate.trust does not name {listed(absent, MAX_NAMED)}; a client that must not count has 0"
+            )
+        if not any(found.values()):
+            raise ConfigError("aggregate.trust is 0 for all clients; one of them has to count")
+        return self.model_copy(update={"trust": {client_key(number): found[number] for number in sorted(found)}})
+
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+        trusts = np.array([self.trust[client_key(number)] for number in range(len(population))])
+        return _PartialFold(model, trusts if self.weights == "uniform" else trusts * population.sizes, normalise=True)

@@ -9,14 +9,16 @@ from winnow.papers.result_json_lines import (
     LinearCaseResultLine,
     RunResultLine,
     TrafficResultLine,
+    TruthResultLine,
     read_lines,
     write_lines,
 )
 from winnow.papers.results_page import write_html_page, write_markdown_page
 from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
+from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH)}
 
 __all__ = [
     "PAPERS",
@@ -29,6 +31,7 @@ __all__ = [
     "ReproductionPlan",
     "RunResultLine",
     "TrafficResultLine",
+    "TruthResultLine",
     "plan_reproduction",
     "read_lines",
     "write_html_page",

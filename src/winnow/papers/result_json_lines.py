@@ -138,7 +138,23 @@ class TrafficResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="uplink",
         return self.item, self.algorithm, "uplink"
 
 
-ResultLine: TypeAlias = RunResultLine | DistributionResultLine | LinearCaseResultLine | TrafficResultLine
+class TruthResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="truth", tag_field="kind"):
+    """One value of a curve of truth discovery: `series` at the place `x`, for one seed."""
+
+    item: str = msgspec.field(name="of")
+    series: str
+    x: float
+    seed: int
+    value: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.item, self.series, f"{self.x:g}", str(self.seed)
+
+
+ResultLine: TypeAlias = (
+    RunResultLine | DistributionResultLine | LinearCaseResultLine | TrafficResultLine | TruthResultLine
+)
 ResultLines: TypeAlias = Mapping[tuple[str, ...], ResultLine]
 
 _DECODER = msgspec.json.Decoder(ResultLine)

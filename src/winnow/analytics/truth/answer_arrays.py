@@ -1,6 +1,6 @@
 """Answers of a crowd as arrays, for all workers at once or for one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -43,6 +43,10 @@ class AnswerArrays:
             )
             for own in np.split(order, ends)
         ]
+
+    def as_one_worker(self) -> "AnswerArrays":
+        """The same answers, as if one worker had given them all."""
+        return replace(self, workers=np.zeros_like(self.workers), worker_count=1)
 
     def mean_by_worker(self, values: Numbers, empty: float) -> Numbers:
         """The mean over each worker's answers; `empty` for who gave none."""

@@ -8,17 +8,19 @@ FEW_ANSWERS = (
 )
 
 
-def truth_explanation(terms: TruthTerms | None) -> dict[str, list[str]]:
+def truth_explanation(terms: TruthTerms | None, ranking: bool = False) -> dict[str, list[str]]:
     """Who learns what, by party, and under "warnings" what weakens it; without terms, the run is in the clear."""
     if terms is None:
         return {"whoever runs it": ["every answer of every participant"], "warnings": []}
     megabytes = 4 * terms.length * len(terms.holders) / 1e6
+    ranked = ["the ranking: who is trusted more than whom, and not how much"] if ranking else []
     return {
         "the server": [
             "each item's confidence after each iteration, and the sums behind it",
             "who takes part and who leaves; not who answered what, nor which items, nor anybody's trust",
+            *ranked,
         ],
-        "every participant": ["each item's confidence after each iteration, and its own trust"],
+        "every participant": ["each item's confidence after each iteration, and its own trust", *ranked],
         f"fewer than {terms.threshold} of the {len(terms.holders)} holders together": ["nothing more"],
         f"{terms.threshold} holders or more together": ["every participant's vectors: its answers and its trust"],
         "cost": [f"each participant sends {megabytes:.3g} MB an iteration, in two exchanges"],

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from winnow.analytics.query_extra import require_query_extra
 from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
 from winnow.analytics.truth.explain_truth import truth_explanation
-from winnow.analytics.truth.truth_methods import DEFAULT_METHOD, NUMERIC_METHOD, discover_plainly, method_named
+from winnow.analytics.truth.truth_methods import DEFAULT_METHOD, NUMERIC_METHOD, method_named
 from winnow.analytics.truth.truth_report import TruthReport, make_report
 from winnow.analytics.truth.truth_simulation import discover_privately
 from winnow.analytics.truth.truth_terms import KEPT, TruthTerms, agree_on_terms
+from winnow.analytics.truth.truth_vectors import discover_plainly
 from winnow.core import AnyEvent, ConfigError, WinnowError
 
 
@@ -23,6 +25,7 @@ def find_truth(
     labels: Sequence[str] = (),
     iterations: int | None = None,
     private: bool = False,
+    ranking: bool = False,
     holders: int | None = None,
     threshold: int | None = None,
     dropouts: str = KEPT,
@@ -31,7 +34,7 @@ def find_truth(
     on_event: Callable[[AnyEvent], object] = lambda event: None,
 ) -> TruthReport:
     """The report on these answers; see `winnow.truth`."""
-    _check(iterations, dropout, private, holders, threshold, dropouts)
+    _check(iterations, dropout, private, holders, threshold, dropouts, ranking)
     way = method_named(method)
     crowd = _read(answers, item, worker, label, method, labels)
     if not private:
@@ -43,7 +46,7 @@ def find_truth(
     )
     if found.estimate is None:
         raise WinnowError(f"no sum could be opened: {found.stopped}")
-    return make_report(crowd, way, found.estimate, found.round, found)
+    return make_report(crowd, way, found.estimate, found.round, found, ranking=ranking)
 
 
 def explain_truth_of(
@@ -55,6 +58,7 @@ def explain_truth_of(
     method: str = DEFAULT_METHOD,
     labels: Sequence[str] = (),
     private: bool = False,
+    ranking: bool = False,
     holders: int | None = None,
     threshold: int | None = None,
     dropouts: str = KEPT,
@@ -62,7 +66,7 @@ def explain_truth_of(
     """Who would learn what, and warnings, before anything is asked."""
     method_named(method)
     crowd = _read(answers, item, worker, label, method, labels)
-    return truth_explanation(_terms(crowd, method, holders, threshold, dropouts, 0) if private else None)
+    return truth_explanation(_terms(crowd, method, holders, threshold, dropouts, 0) if private else None, ranking)
 
 
 def _read(
@@ -95,11 +99,21 @@ def _terms(
 
 
 def _check(
-    iterations: int | None, dropout: float, private: bool, holders: int | None, threshold: int | None, dropouts: str
+    iterations: int | None,
+    dropout: float,
+    private: bool,
+    holders: int | None,
+    threshold: int | None,
+    dropouts: str,
+    ranking: bool,
 ) -> None:
+    if ranking:
+        require_query_extra()
     if iterations is not None and iterations < 1:
         raise ConfigError(f"iterations: {iterations} is not 1 or more")
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout: {dropout:g} is not a probability below 1")
-    if not private and (holders is not None or threshold is not None or dropout or dropouts != KEPT):
-        raise ConfigError("holders, threshold, dropout and dropouts belong to the private protocol; add --private")
+    if not private and (holders is not None or threshold is not None or dropout or dropouts != KEPT or ranking):
+        raise ConfigError(
+            "holders, threshold, dropout, dropouts and ranking belong to the private protocol; add --private"
+        )

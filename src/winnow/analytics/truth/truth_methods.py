@@ -218,20 +218,6 @@ def method_named(name: str) -> TruthMethod:
     return METHODS[name]
 
 
-def discover_plainly(method: TruthMethod, answers: AnswerArrays, iterations: int) -> TruthEstimate:
-    """Truth discovery by somebody who sees all answers."""
-    estimate = None
-    for _ in range(iterations):
-        of_answers, of_workers = method.contributions(answers, estimate)
-        sums = np.zeros((answers.item_count, of_answers.shape[1]))
-        for place, part in enumerate(of_answers.T):
-            sums[:, place] = np.bincount(answers.items, part, answers.item_count)
-        shared = of_workers.sum(axis=0)
-        estimate = TruthEstimate(confidence=method.confidence(sums, shared, estimate), shared=shared)
-    assert estimate is not None
-    return estimate
-
-
 def _events(answers: AnswerArrays) -> NDArray[np.bool_]:
     """Which events each answer says are true: one event for two classes, else one a class."""
     if answers.classes == 2:

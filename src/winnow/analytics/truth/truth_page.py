@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from winnow.analytics.truth.truth_cells import MAX_ROWS, item_cells, participant_cells, truth_notes
 from winnow.analytics.truth.truth_report import TruthReport
 from winnow.report.colours import colour, translucent
 from winnow.report.figures import apply_layout
@@ -13,8 +14,6 @@ from winnow.report.html_page import page
 from winnow.report.markup import bullet_list, card, cards, figure_html, html_table, section, side_by_side
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
-MAX_ROWS = 5000
-"""Of a table; CSV files have all."""
 MAX_NAMED = 60
 """Participants with a bar of their own."""
 
@@ -28,11 +27,9 @@ def write_truth_page(report: TruthReport, path: Path) -> Path:
 
 def truth_page(report: TruthReport) -> str:
     answer = report.answer
-    lead = (
-        f"{answer['answers']:,} answers of {len(report.participants):,} participants about {len(report.items):,} "
-        f"items; method {answer['method']}, {answer['iterations']} iterations"
-    )
-    plots = [figure_html(trust_figure(report), "How far each participant can be trusted.")]
+    plots = []
+    if any(record["trust"] is not None for record in report.participants):
+        plots.append(figure_html(trust_figure(report), "How far each participant can be trusted."))
     if any(record["confidence"] is not None for record in report.items):
         plots.append(figure_html(confidence_figure(report), "How confident the method is of its items."))
     tables = (
@@ -41,42 +38,9 @@ def truth_page(report: TruthReport) -> str:
     )
     return page(
         "Truth discovery",
-        lead,
+        _lead(report),
         section("Overview", _cards(answer), bullet_list(truth_notes(report)), side_by_side(*plots)) + "".join(tables),
     )
-
-
-def item_cells(report: TruthReport) -> tuple[list[str], list[list[str]]]:
-    """Items, the least confident first."""
-    ordered = sorted(report.items, key=lambda record: (record["confidence"] is None, record["confidence"] or 0.0))
-    rows = [[record["item"], _truth(record["truth"]), _share(record["confidence"])] for record in ordered]
-    return ["item", "truth", "confidence"], rows[:MAX_ROWS]
-
-
-def participant_cells(report: TruthReport) -> tuple[list[str], list[list[str]]]:
-    """Participants, the most trusted first."""
-    ordered = sorted(
-        report.participants, key=lambda record: -(record["trust"] if record["trust"] is not None else -1e9)
-    )
-    return ["participant", "trust"], [[record["worker"], _share(record["trust"])] for record in ordered[:MAX_ROWS]]
-
-
-def truth_notes(report: TruthReport) -> list[str]:
-    """What a reader has to know beside the tables."""
-    answer, lines = report.answer, []
-    if answer["agreement"] is not None:
-        lines.append(f"{answer['agreement']:.1%} of the items have the label that most participants gave")
-    if unanswered := sum(record["truth"] is None for record in report.items):
-        lines.append(f"nobody answered {unanswered:,} of the items")
-    if (private := answer["private"]) is not None:
-        lines.append(
-            f"private: {private['threshold']} of {private['holders']} holders opened each sum; "
-            f"{private['stayed']:,} of {len(report.participants):,} participants stayed; "
-            "trust is what each of them knows of itself"
-        )
-        if private["stopped"]:
-            lines.append(f"stopped early: {private['stopped']}; the confidences are those of the iteration before")
-    return lines
 
 
 def trust_figure(report: TruthReport) -> go.Figure:
@@ -106,27 +70,27 @@ def confidence_figure(report: TruthReport) -> go.Figure:
     return apply_layout(figure, height=320)
 
 
+def _lead(report: TruthReport) -> str:
+    answer = report.answer
+    of_whom = f"{len(report.participants):,} {'owners' if 'owners' in answer else 'participants'}"
+    answers = f"{answer['answers']:,} answers" if "answers" in answer else "Answers"
+    return (
+        f"{answers} of {of_whom} about {len(report.items):,} items; method {answer['method']}, "
+        f"{answer['iterations']} iterations"
+    )
+
+
 def _cards(answer: dict[str, Any]) -> str:
     pieces = [
-        card("Items", f"{len(answer['items']):,}", f"from {answer['answers']:,} answers"),
+        card("Items", f"{len(answer['items']):,}", "that were asked about"),
         card("Participants", f"{len(answer['participants']):,}", "who answered some of them"),
     ]
-    if answer["agreement"] is not None:
+    if answer.get("agreement") is not None:
         pieces.append(card("As the majority says", f"{answer['agreement']:.1%}", "of the items"))
-    if (private := answer["private"]) is not None:
+    if (private := answer.get("private")) is not None:
         pieces.append(card("Holders", str(private["holders"]), f"of whom {private['threshold']} open a sum"))
     return cards(pieces)
 
 
 def _caption(what: str, records: list[dict[str, Any]]) -> str:
     return f"{len(records):,} {what}" + (f", of which {MAX_ROWS:,} are shown" if len(records) > MAX_ROWS else "")
-
-
-def _truth(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from winnow.analytics.truth.answer_arrays import Numbers
 from winnow.analytics.truth.crowd_answers import CrowdAnswers
+from winnow.analytics.truth.decided_labels import decided_items
+from winnow.analytics.truth.trust_ranking import NO_TRUST
 from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
+from winnow.core import WinnowError
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import FORMULA_STARTS
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
-
-TIE = 1e-4
-"""Confidences that differ by no more are tied, and the label that comes first counts; fixed point decides nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +43,14 @@ class TruthReport:
     @property
     def trust(self) -> dict[str, float | None]:
         return {record["worker"]: record["trust"] for record in self.answer["participants"]}
+
+    @property
+    def training_weights(self) -> dict[str, Any]:
+        """`aggregate` of a training in which clients of these names count by their trust."""
+        known = {worker: max(trust, 0.0) for worker, trust in self.trust.items() if trust is not None}
+        if not known:
+            raise WinnowError("nobody's trust is told; ask owners of a table for it (--trust)")
+        return {"name": "trust", "trust": known}
 
     def to_json(self) -> str:
         return json.dumps(self.answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -73,48 +80,49 @@ def make_report(
     estimate: TruthEstimate,
     iterations: int,
     private: TruthDiscovery | None = None,
+    *,
+    ranking: bool = False,
 ) -> TruthReport:
-    """The report of an estimate; `private` is how it was found, if not in the clear."""
-    truths, confidences = _truths(crowd, estimate)
+    """The report of an estimate; `private` is how it was found, if not in the clear. With `ranking`, those who are
+    still there rank themselves by trust in shares.
+    """
+    items = decided_items(crowd.items, crowd.labels, crowd.answered() > 0, estimate, scale=(crowd.low, crowd.high))
     gave = np.bincount(crowd.arrays.workers, minlength=len(crowd.workers)) > 0
     there = np.isin(np.arange(len(crowd.workers)), range(len(gave)) if private is None else private.present)
     trust = [
         float(value) if known else None
         for value, known in zip(method.trust(crowd.arrays, estimate), gave & there, strict=True)
     ]
+    participants: list[dict[str, Any]] = [
+        {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
+    ]
+    if ranking:
+        _add_ranks(participants, np.flatnonzero(there).tolist())
     answer: dict[str, Any] = {
         "method": method.name,
         "iterations": iterations,
         "answers": len(crowd.arrays.items),
         "labels": list(crowd.labels),
-        "items": [
-            {"item": item, "truth": truth, "confidence": confidence}
-            for item, truth, confidence in zip(crowd.items, truths, confidences, strict=True)
-        ],
-        "participants": [
-            {"worker": worker, "trust": value} for worker, value in zip(crowd.workers, trust, strict=True)
-        ],
-        "agreement": _agreement(crowd, truths) if crowd.labels else None,
+        "items": items,
+        "participants": participants,
+        "agreement": _agreement(crowd, [record["truth"] for record in items]) if crowd.labels else None,
         "private": None if private is None else _protocol(private),
     }
     return TruthReport(answer)
 
 
-def _truths(crowd: CrowdAnswers, estimate: TruthEstimate) -> tuple[list[Any], list[float | None]]:
-    answered, confidence = crowd.answered() > 0, estimate.confidence
-    if not crowd.labels:
-        numbers = crowd.in_units(confidence[:, 0])
-        return [float(x) if known else None for x, known in zip(numbers, answered, strict=True)], [None] * len(answered)
-    by_label = np.hstack([1 - confidence, confidence]) if confidence.shape[1] == 1 else confidence
-    chosen = _first_of_the_best(by_label)
-    likely = by_label[np.arange(len(chosen)), chosen]
-    truths = [crowd.labels[label] if known else None for label, known in zip(chosen, answered, strict=True)]
-    return truths, [float(value) if known else None for value, known in zip(likely, answered, strict=True)]
+def _add_ranks(participants: list[dict[str, Any]], there: list[int]) -> None:
+    """Who left has no rank, and who gave no answers comes last."""
+    from winnow.analytics.truth.ranking_simulation import MIN_RANKED, rank_participants  # noqa: PLC0415 - the extra query
 
-
-def _first_of_the_best(by_label: Numbers) -> list[int]:
-    best = by_label >= by_label.max(axis=1, keepdims=True) - TIE
-    return [int(place) for place in np.argmax(best, axis=1)]
+    if len(there) < MIN_RANKED:
+        raise WinnowError(f"{len(there)} participants are left; a ranking takes {MIN_RANKED}, or it would show trust")
+    for record in participants:
+        record["rank"] = None
+    trusts = [participants[place]["trust"] for place in there]
+    order = rank_participants([NO_TRUST if trust is None else trust for trust in trusts])
+    for rank, place in enumerate(order, start=1):
+        participants[there[place]]["rank"] = rank
 
 
 def _agreement(crowd: CrowdAnswers, truths: list[Any]) -> float:

@@ -7,9 +7,10 @@ from hashlib import blake2b
 import numpy as np
 from msgspec import Struct
 
-from winnow.analytics.truth.answer_arrays import AnswerArrays, Numbers
+from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.truth_methods import TruthEstimate
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
+from winnow.analytics.truth.truth_vectors import added_by
 from winnow.analytics.truth.vector_shares import (
     Elements,
     P,
@@ -101,12 +102,8 @@ class TruthSite:
 
 def own_vector(terms: TruthTerms, answers: AnswerArrays, estimate: TruthEstimate | None) -> Elements:
     """What a participant adds to all sums, zeros included: its length says nothing of its answers."""
-    of_answers, of_workers = terms.method.contributions(answers, estimate)
-    by_item = np.zeros((terms.items, of_answers.shape[1]))
-    by_item[answers.items] = of_answers
     bound = terms.method.bound
-    vector: Numbers = np.concatenate([by_item.reshape(-1), of_workers[0]]).clip(-bound, bound)
-    return to_fixed_point(vector, terms.bits)
+    return to_fixed_point(added_by(terms.method, answers, estimate).clip(-bound, bound), terms.bits)
 
 
 def read_estimate(payload: Payload, terms: TruthTerms) -> TruthEstimate | None:

@@ -6,6 +6,7 @@ from hashlib import blake2b
 from typing import Literal, TypeAlias, get_args
 
 from winnow.analytics.truth.truth_methods import TruthMethod, method_named
+from winnow.analytics.truth.truth_vectors import vector_length
 from winnow.analytics.truth.vector_shares import bits_behind_point
 from winnow.core import ConfigError, stream
 
@@ -37,8 +38,8 @@ class TruthTerms:
 
     @property
     def length(self) -> int:
-        """Entries of a vector: the sums of all items, and the shared ones."""
-        return self.items * self.method.item_sums(self.classes) + self.method.shared_sums
+        """Entries of a vector."""
+        return vector_length(self.method, self.items, self.classes)
 
     @property
     def columns(self) -> int:

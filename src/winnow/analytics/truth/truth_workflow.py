@@ -1,6 +1,7 @@
 """The server's side of a private truth discovery: two exchanges an iteration, and only sums are opened."""
 
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from winnow.analytics.truth.answer_arrays import Numbers
 from winnow.analytics.truth.truth_methods import TruthEstimate
 from winnow.analytics.truth.truth_site import ADD, DEAL, ESTIMATE, SUM, VALUES, AddTask
 from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
+from winnow.analytics.truth.truth_vectors import estimate_from
 from winnow.analytics.truth.vector_shares import ENTRY_BYTES, Elements, P, from_fixed_point, join_vector
 from winnow.core import (
     AnyEvent,
@@ -29,7 +31,7 @@ from winnow.core.join_names import listed
 from winnow.privacy.shares.errors import SharesError
 
 ALPHA = 3.0
-"""The exponent of the adaptive update's weight (equation 28)."""
+"""The exponent that the paper finds best."""
 MAX_REASONS = 3
 """Of holders who did not add, in one line."""
 
@@ -41,8 +43,9 @@ class TruthDiscovery:
     its answers by the difference.
     """
 
-    def __init__(self, terms: TruthTerms, iterations: int | None = None) -> None:
-        self.terms, self.iterations = terms, iterations or terms.method.iterations
+    def __init__(self, terms: TruthTerms, iterations: int | None = None, alpha: float = ALPHA) -> None:
+        """`alpha` is the exponent of the adaptive update's weight (equation 28)."""
+        self.terms, self.iterations, self._alpha = terms, iterations or terms.method.iterations, alpha
         self.estimate: TruthEstimate | None = None
         self.stopped: str | None = None
         self.round = 0
@@ -186,14 +189,11 @@ class TruthDiscovery:
 
     def _next_estimate(self, opened: Elements) -> TruthEstimate:
         terms, before = self.terms, self.estimate
-        numbers = from_fixed_point(opened, terms.bits)
-        per_item = terms.items * terms.method.item_sums(terms.classes)
-        shared = numbers[per_item:]
-        confidence = terms.method.confidence(numbers[:per_item].reshape(terms.items, -1), shared, before)
-        if terms.dropouts != KEPT and before is not None:
-            weight = (len(self.present) / terms.participants) ** ALPHA  # equations 27 and 28
-            confidence = weight * confidence + (1 - weight) * before.confidence
-        return TruthEstimate(confidence=confidence, shared=shared)
+        found = estimate_from(terms.method, from_fixed_point(opened, terms.bits), terms.items, before)
+        if terms.dropouts == KEPT or before is None:
+            return found
+        weight = (len(self.present) / terms.participants) ** self._alpha  # equations 27 and 28
+        return replace(found, confidence=weight * found.confidence + (1 - weight) * before.confidence)
 
 
 def _estimate_arrays(estimate: TruthEstimate) -> Mapping[str, Numbers]:

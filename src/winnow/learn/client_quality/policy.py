@@ -8,6 +8,7 @@ import numpy as np
 from winnow.core import Arrays, ConfigError, Reply, suggest
 from winnow.core.events import ALARMS, CANNOT_TELL, KEEP, READMIT
 from winnow.learn.aggregation import Contribution, Fold, LinearFold
+from winnow.learn.client_numbers import numbers_by_name
 from winnow.learn.client_quality.assessment import ClientAssessment
 from winnow.learn.client_quality.settings import Policy
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext
@@ -18,7 +19,7 @@ def clients_named(keep: Sequence[str], names: Sequence[str]) -> frozenset[int]:
     """The numbers of the clients that are called so, by their name or as `client 3`."""
     if not keep:
         return frozenset()
-    number_of = {f"client {k}": k for k in range(len(names))} | {name: k for k, name in enumerate(names)}
+    number_of = numbers_by_name(names)
     for name in keep:
         if name not in number_of:
             raise ConfigError(f"quality.keep: there is no client {name!r}; {suggest(name, list(number_of))}")
