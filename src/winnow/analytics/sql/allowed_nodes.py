@@ -87,6 +87,7 @@ ALLOWED = {**STRUCTURE, **EXPRESSIONS, **AGGREGATES}
 CAST_TYPES = {
     *(exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT, exp.DType.DOUBLE),
     *(exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.BOOLEAN, exp.DType.DATE, exp.DType.TIMESTAMP),
+    exp.DType.TIMESTAMPNTZ,
 }
 
 SPOKEN: Mapping[str, str] = {

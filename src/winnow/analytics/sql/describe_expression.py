@@ -39,7 +39,7 @@ CAST_KINDS: Mapping[exp.DType, ColumnType] = {
     **dict.fromkeys((exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT), "integer"),
     **dict.fromkeys((exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL), "number"),
     **dict.fromkeys((exp.DType.TEXT, exp.DType.VARCHAR), "text"),
-    **dict.fromkeys((exp.DType.DATE, exp.DType.TIMESTAMP), "date"),
+    **dict.fromkeys((exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ), "date"),
     exp.DType.BOOLEAN: "boolean",
 }
 WIDE_TYPES = (exp.DType.BIGINT, exp.DType.DOUBLE)

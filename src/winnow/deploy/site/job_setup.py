@@ -161,7 +161,8 @@ class JobSetup:
         if self._question is not None and terms.rule is None:
             return {}
         if (table := self._context.config.tables.get(terms.data)) is not None:
-            return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
+            question = {} if self._question is None else self._question.model_dump(mode="json")
+            return table.worker_table(terms.data, self._folder.data, question, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
             return source.worker_table()
