@@ -5,9 +5,9 @@ Agents, the server and the command line load this module: it imports neither tor
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -33,8 +33,17 @@ KINDS: Mapping[str, str] = {
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
     "query": "winnow.analytics.sql.query_question.QueryQuestion",
+    "budget": "winnow.analytics.budget_question.BudgetQuestion",
 }
 """Where the class of each kind of question is; `read_question` imports it."""
+
+
+class EpsilonLeft(Settings):
+    """What is left of a budget of ε at δ."""
+
+    left: float = Field(ge=0)
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
 
 
 class QueryTerms(Settings):
@@ -49,6 +58,8 @@ class QueryTerms(Settings):
     noise_needed: bool = False
     noise_delta: float | None = Field(default=None, gt=0, lt=1)
     """The δ at which its budget counts ε."""
+    budget: EpsilonLeft | None = None
+    """The author's, where the question is how much is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +69,8 @@ class MergedTerms:
     declaration: TableDeclaration
     minimum: int
     owners: tuple[str, ...]
+    budgets: Mapping[str, EpsilonLeft | None] = field(default_factory=dict)
+    """By owner, where the question is how much is left."""
 
 
 class Question(Settings):
@@ -68,6 +81,8 @@ class Question(Settings):
     epsilon: float | None = Field(default=None, gt=0)
     """With it, noise is added so that the answer is (ε, δ)-differentially private; without, minimum counts protect."""
     delta: float = Field(default=1e-6, ge=MIN_DELTA, lt=1)
+    opens_nothing: ClassVar[bool] = False
+    """Whether owners tell their terms alone: then nobody demands noise."""
 
     @field_validator("epsilon")
     @classmethod
@@ -111,16 +126,17 @@ def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTe
         declaration=merge_declarations({owner: own.declaration for owner, own in terms.items()}),
         minimum=max(own.minimum for own in terms.values()),
         owners=tuple(terms),
+        budgets={owner: own.budget for owner, own in terms.items()},
     )
 
 
 def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int) -> None:
     if forbidden := sorted(question.needs() - set(own.allow)):
         raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
-    if own.noise_needed and question.epsilon is None:
+    if own.noise_needed and question.epsilon is None and not question.opens_nothing:
         hint = noise_hint(question.needs())
         raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise only; {hint}")
     if own.noise_delta is not None and question.epsilon is not None and question.delta > own.noise_delta:
         raise ConfigError(f"{owner} counts ε at δ = {own.noise_delta:g}; delta = {question.delta:g} is larger")
-    if owners < own.owners and "per-owner" not in own.allow:
+    if owners < own.owners and "per-owner" not in own.allow and not question.opens_nothing:
         raise ConfigError(f"{owner} answers where {own.owners} owners take part at least; here it is {owners}")

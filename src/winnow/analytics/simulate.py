@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from winnow.analytics.kept_steps import kept_state
-from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
+from winnow.analytics.program import Program, Step, run_plain
+from winnow.analytics.query_rules import QueryRule
+from winnow.analytics.question import Answer, EpsilonLeft, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
 from winnow.analytics.site import AnalysisSite
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
@@ -22,6 +24,7 @@ from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
 from winnow.simulate.kept_states import StatesByClient
 
+T = TypeVar("T")
 OnMatch: TypeAlias = Callable[[str, list[str]], object]
 """Told the identifiers that an owner learns, by its name."""
 
@@ -114,19 +117,44 @@ def ask_simulated(
     `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
     `on_match` gets what an owner learns in a set intersection.
     """
-    table = load_federation(path).table(question.table)
-    for unknown in [name for name in owners if name not in table.owners]:
-        raise ConfigError(
-            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
-        )
-    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
-    terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
+    rows, terms = _rows_and_terms(question, Path(path), owners)
     if folder is None:
         return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match)
     federation = partial(parties.federation, seed)
     return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
+
+
+def planned_steps(question: Question, path: Path, owners: Sequence[str] = ()) -> tuple[Answer, list[Step]]:
+    """What simulated owners would do, from their rows as they are and without any protection."""
+    rows, terms = _rows_and_terms(question, path, owners)
+    merged, steps = merge_terms(question, terms), list[Step]()
+    return run_plain(lambda: noted(question.program(merged), steps), list(rows.values())), steps
+
+
+def noted(program: Program[T], steps: list[Step]) -> Program[T]:
+    """A program whose steps are kept."""
+    try:
+        step = next(program)
+        while True:
+            steps.append(step)
+            step = program.send((yield step))
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+def _rows_and_terms(
+    question: Question, path: Path, owners: Sequence[str]
+) -> tuple[dict[str, OwnerTable], dict[str, QueryTerms]]:
+    table = load_federation(path).table(question.table)
+    for unknown in [name for name in owners if name not in table.owners]:
+        raise ConfigError(
+            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
+        )
+    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
+    return rows, {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
 
 
 def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
@@ -140,6 +168,13 @@ def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
     return digest.hexdigest()
 
 
+def _untouched(rule: QueryRule) -> EpsilonLeft | None:
+    """Simulated owners book nothing."""
+    if rule.noise is None:
+        return None
+    return EpsilonLeft(left=rule.noise.epsilon, epsilon=rule.noise.epsilon, delta=rule.noise.delta)
+
+
 def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
     """The first rule that allows all of a question; people are not told apart in a simulation."""
     for rule in table.queries:
@@ -151,6 +186,7 @@ def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable)
                 owners=rule.owners,
                 noise_needed=rule.noise is not None,
                 noise_delta=None if rule.noise is None else rule.noise.delta,
+                budget=_untouched(rule) if question.opens_nothing else None,
             )
-    needed = ", ".join(sorted(question.needs()))
+    needed = ", ".join(sorted(question.needs())) or "anything"
     raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

@@ -21,6 +21,8 @@ class QueryQuestion(Question):
 
     kind: Literal["query"] = "query"
     sql: str = Field(min_length=1, max_length=MAX_SQL)
+    explain: bool = False
+    """Whether owners tell their terms alone, from which its author learns what the statement would make them do."""
 
     @model_validator(mode="before")
     @classmethod
@@ -45,7 +47,9 @@ class QueryQuestion(Question):
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
         plan = make_query_plan(self.sql, self.table, terms.declaration)
-        if self.epsilon is None:
+        if self.explain:
+            told: Answer = {"rows": [], "errors": [], "left_out": 0, "hidden_values": 0, "unlisted_rows": False}
+        elif self.epsilon is None:
             told = yield from exact_query(plan, terms)
         else:
             told = yield from noisy_query(plan, terms, self.rho(terms))
@@ -59,7 +63,15 @@ class QueryQuestion(Question):
             "columns": list(plan.columns),
             **told,
             "plan": explain_query(plan, len(terms.owners), terms.minimum, self.epsilon),
+            **({"costs": self._likely_costs(terms)} if self.explain else {}),
         }
+
+    def _likely_costs(self, terms: MergedTerms) -> str:
+        from winnow.analytics.explain_question import likely_steps  # noqa: PLC0415
+        from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415
+
+        steps, complete = likely_steps(self.model_copy(update={"explain": False}), terms)
+        return explained_costs(steps, len(terms.owners), complete=complete, deployed=True)
 
 
 def _only_table(sql: str) -> str:

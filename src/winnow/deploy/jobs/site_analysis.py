@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from winnow.analytics.question import QueryTerms, Question
+from winnow.analytics.question import EpsilonLeft, QueryTerms, Question
 from winnow.analytics.site import AnalysisSite
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.read_rows import read_site_table
@@ -55,7 +55,14 @@ def _terms(told: QuestionTerms, table: OwnerTable) -> QueryTerms:
         owners=told.owners,
         noise_needed=told.noise_delta is not None,
         noise_delta=told.noise_delta,
+        budget=_budget(told),
     )
+
+
+def _budget(told: QuestionTerms) -> EpsilonLeft | None:
+    if told.epsilon is None or told.epsilon_left is None or told.noise_delta is None:
+        return None
+    return EpsilonLeft(left=told.epsilon_left, epsilon=told.epsilon, delta=told.noise_delta)
 
 
 def _keep(identifiers: Sequence[str], path: Path) -> None:

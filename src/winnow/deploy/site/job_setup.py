@@ -10,7 +10,7 @@ from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bund
 from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
-from winnow.deploy.site.budget_records import QuestionBudget
+from winnow.deploy.site.budget_records import QuestionBudget, epsilon_left
 from winnow.deploy.site.data_fingerprint import DataFingerprint
 from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
@@ -84,6 +84,7 @@ class JobSetup:
             worker=context.worker,
             output_filter=context.output_filter,
             launch=None if self._question is None else context.warm_worker.launch,
+            epsilon_left=self._epsilon_left(terms),
             noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
@@ -146,6 +147,14 @@ class JobSetup:
             delta=question.delta,
             limit=rule.noise,
         )
+
+    def _epsilon_left(self, terms: AdmissionTerms) -> float | None:
+        """What the author has left, where that is the question."""
+        question, rule = self._question, terms.rule
+        if question is None or not question.opens_nothing or rule is None or rule.noise is None:
+            return None
+        spent = self._context.state.budgets.spent(terms.author.name, question.table)
+        return epsilon_left(rule.noise, spent)
 
     def _claimed_submission(self, bundle: Bundle) -> str:
         """The submission's id; raises if it is too old, or runs here under another name."""

@@ -95,6 +95,7 @@ class QuestionRequest:
     needs: frozenset[str]
     epsilon: float | None = None
     delta: float = 1e-6
+    opens_nothing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,8 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
     if not allowing:
         least = min((question.needs - {*rule.allow} for rule in about), key=len)
         return _denied(f"{author} may not ask table {question.table!r} for {', '.join(sorted(least))} here")
+    if question.opens_nothing:
+        return next((rule for rule in allowing if rule.noise is not None), allowing[0])
     for rule in allowing:
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
