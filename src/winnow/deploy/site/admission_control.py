@@ -113,7 +113,11 @@ class AdmissionControl:
     ) -> AdmissionTerms:
         """Filters are for updates, and a rule for questions has terms of its own: neither stands in for the other."""
         asked = QuestionRequest(
-            table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
+            table=question.table,
+            needs=question.needs(),
+            rows=question.shows_rows(),
+            epsilon=question.epsilon,
+            delta=question.delta,
         )
         helps = policy.helper and question.table not in self._config.tables
         rule = None if helps else answers(policy, author, asked)
