@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Match, Step, Sum, opened_length, thresholds_of
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, opened_length, thresholds_of
 from winnow.analytics.question import MergedTerms, Question
 from winnow.analytics.step_costs import computing_parties, costs_of
 from winnow.core import WinnowError
@@ -65,7 +65,8 @@ def _likely(step: Step, terms: MergedTerms) -> NDArray[Any]:
     owners = len(terms.owners)
     if isinstance(step, Compare):
         return thresholds_of(step, owners) <= max(LIKELY_COUNT, terms.minimum)
-    return np.full(opened_length(step, owners), LIKELY_COUNT, object)
+    length = opened_length(step, owners)
+    return np.zeros(length, np.uint8) if isinstance(step, Mix) else np.full(length, LIKELY_COUNT, object)
 
 
 def _sentence(step: Step, question: Question, owners: int) -> str:
@@ -77,6 +78,11 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
         noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
         whose = "each owner's" if step.per_owner else "the sum over all owners of"
         return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
+    if isinstance(step, CountDistinct):
+        return f"{step.label}: count different identifiers, hidden by all owners' secrets and mixed"
+    if isinstance(step, Mix):
+        boxes = f"{step.slots * owners:,} boxes that only who asks can open"
+        return f"{step.label}: mix {boxes}; every owner's are as many and as long"
     return f"{step.label}: match identifiers without showing any that is not common"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
-from winnow.analytics.permissions import Permission, noise_hint
+from winnow.analytics.permissions import NO_ROWS_HINT, Permission, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.config.validation_error_message import config_error
@@ -53,6 +53,8 @@ class QueryTerms(Settings):
     minimum: int = Field(default=10, ge=1, le=MAX_MINIMUM)
     """Fewer rows than these stand behind nothing that is opened."""
     allow: tuple[Permission, ...]
+    rows: int = Field(default=0, ge=0)
+    """So many rows may be shown as they are."""
     owners: int = Field(default=2, ge=1)
     """So many owners have to take part at least."""
     noise_needed: bool = False
@@ -71,6 +73,10 @@ class MergedTerms:
     owners: tuple[str, ...]
     budgets: Mapping[str, EpsilonLeft | None] = field(default_factory=dict)
     """By owner, where the question is how much is left."""
+    rows: int = 0
+    """How many rows may be shown as they are."""
+    least_owners: int = 1
+    """So many have to take part at least."""
 
 
 class Question(Settings):
@@ -81,6 +87,8 @@ class Question(Settings):
     epsilon: float | None = Field(default=None, gt=0)
     """With it, noise is added so that the answer is (ε, δ)-differentially private; without, minimum counts protect."""
     delta: float = Field(default=1e-6, ge=MIN_DELTA, lt=1)
+    reader: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """The public key, in hex, of whoever may read rows that the answer shows."""
     opens_nothing: ClassVar[bool] = False
     """Whether owners tell their terms alone: then nobody demands noise."""
 
@@ -95,6 +103,10 @@ class Question(Settings):
     @abstractmethod
     def needs(self) -> frozenset[Permission]:
         """What owners have to allow."""
+
+    def shows_rows(self) -> bool:
+        """Whether the answer has rows as they are."""
+        return False
 
     def rho(self, terms: MergedTerms) -> float:
         """What the answer costs in zero-concentrated differential privacy; nothing without noise."""
@@ -127,12 +139,16 @@ def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTe
         minimum=max(own.minimum for own in terms.values()),
         owners=tuple(terms),
         budgets={owner: own.budget for owner, own in terms.items()},
+        rows=min(own.rows for own in terms.values()),
+        least_owners=max(own.owners for own in terms.values()),
     )
 
 
 def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int) -> None:
     if forbidden := sorted(question.needs() - set(own.allow)):
         raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
+    if question.shows_rows() and not own.rows:
+        raise ConfigError(f"{owner} shows no rows of table {question.table!r}; {NO_ROWS_HINT}")
     if own.noise_needed and question.epsilon is None and not question.opens_nothing:
         hint = noise_hint(question.needs())
         raise ConfigError(f"{owner} answers questions on table {question.table!r} with noise only; {hint}")

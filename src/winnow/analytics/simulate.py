@@ -10,10 +10,12 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from winnow.analytics.kept_steps import kept_state
+from winnow.analytics.permissions import NO_ROWS_HINT
 from winnow.analytics.program import Program, Step, run_plain
 from winnow.analytics.query_rules import QueryRule
 from winnow.analytics.question import Answer, EpsilonLeft, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader
 from winnow.analytics.site import AnalysisSite
 from winnow.analytics.tables.federation_file import FederatedTable, load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -47,9 +49,7 @@ class SimulatedOwners:
                 table,
                 terms[name],
                 client=client,
-                noise_seed=hmac.digest(
-                    seed.to_bytes(8, "big"), f"{question.model_dump_json()}\n{name}".encode(), "sha256"
-                ),
+                noise_seed=hmac.digest(seed.to_bytes(8, "big"), _seed_text(question, name), "sha256"),
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),
@@ -75,6 +75,11 @@ class SimulatedOwners:
             fleet=Devices().draw(owners, seed),
             store=store,
         )
+
+
+def _seed_text(question: Question, owner: str) -> bytes:
+    """The same whoever may read the answer: a simulation can be repeated."""
+    return f"{question.model_dump_json(exclude={'reader'})}\n{owner}".encode()
 
 
 class _Unsigned:
@@ -117,9 +122,13 @@ def ask_simulated(
     `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
     `on_match` gets what an owner learns in a set intersection.
     """
+    if folder is not None and question.shows_rows():
+        raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
+    question, reader = with_reader(question)
     rows, terms = _rows_and_terms(question, Path(path), owners)
     if folder is None:
-        return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+        answer = ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+        return opened_answer(answer, reader)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match)
     federation = partial(parties.federation, seed)
@@ -128,6 +137,7 @@ def ask_simulated(
 
 def planned_steps(question: Question, path: Path, owners: Sequence[str] = ()) -> tuple[Answer, list[Step]]:
     """What simulated owners would do, from their rows as they are and without any protection."""
+    question, _ = with_reader(question)
     rows, terms = _rows_and_terms(question, path, owners)
     merged, steps = merge_terms(question, terms), list[Step]()
     return run_plain(lambda: noted(question.program(merged), steps), list(rows.values())), steps
@@ -178,15 +188,20 @@ def _untouched(rule: QueryRule) -> EpsilonLeft | None:
 def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
     """The first rule that allows all of a question; people are not told apart in a simulation."""
     for rule in table.queries:
-        if question.needs() <= set(rule.allow):
+        if question.needs() <= set(rule.allow) and (rule.rows or not question.shows_rows()):
             return QueryTerms(
                 declaration=rows.declaration,
                 minimum=rule.minimum,
                 allow=rule.allow,
+                rows=rule.rows,
                 owners=rule.owners,
                 noise_needed=rule.noise is not None,
                 noise_delta=None if rule.noise is None else rule.noise.delta,
                 budget=_untouched(rule) if question.opens_nothing else None,
             )
+    if question.shows_rows():
+        raise ConfigError(
+            f"no rule of [[queries]] shows rows of table '{table.name}'; {NO_ROWS_HINT}, or add rows = 100 to a rule"
+        )
     needed = ", ".join(sorted(question.needs())) or "anything"
     raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

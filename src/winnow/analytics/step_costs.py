@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from winnow.analytics.program import Compare, Match, Step, Sum, opened_length
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, opened_length
 from winnow.analytics.program_run import NUMBER_BYTES
 from winnow.core.join_names import counted
+from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.shares.party import MAX_COMPUTING, MIN_COMPUTING, NAMED
 from winnow.privacy.shares.secure_comparison import batches, comparison_field
 from winnow.privacy.shares.shamir_shares import field_of
@@ -62,6 +63,13 @@ def _step_costs(step: Step, owners: int) -> StepCosts:
     """One owner alone computes without messages. What a set intersection sends depends on how many keys there are."""
     if isinstance(step, Match):
         return StepCosts(exchanges=2 * len(step.parties), sent_bytes=0)
+    computing = computing_parties(owners)
+    if isinstance(step, Mix):
+        boxes = step.slots * owners
+        return StepCosts(exchanges=3 + computing, sent_bytes=boxes * computing * (step.width + 60 * computing // 2))
+    if isinstance(step, CountDistinct):
+        items = owners * padded_length(step.most)
+        return StepCosts(exchanges=owners + 3 + computing, sent_bytes=items * (32 * owners + 48 + 60 * computing))
     length = opened_length(step, owners)
     opened = owners * length * (NUMBER_BYTES if isinstance(step, Sum) else 1)
     if owners == 1:

@@ -60,6 +60,8 @@ def _check(plan: QueryPlan) -> None:
         raise ConfigError(f"GROUP BY {shown}: with noise it needs a list of values; declare values = […]")
     if plan.sample is not None:
         raise ConfigError("TABLESAMPLE and noise cannot be combined; leave one of them out")
+    if plan.first is not None:
+        raise ConfigError("the first rows of all owners cannot be found with noise; leave LIMIT out of the subquery")
     if plan.copies > 1:
         raise ConfigError("UNION ALL counts a row several times; with noise a statement names its table once")
 

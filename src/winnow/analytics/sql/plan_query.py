@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count
 
 import duckdb
 from sqlglot import exp
@@ -15,9 +14,10 @@ from winnow.analytics.sql.duckdb_engine import add_table, connection, described_
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
+from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.query_plan import QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
-from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
 from winnow.analytics.sql.table_sample import take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
@@ -36,13 +36,19 @@ def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
     declaration = TableDeclaration.model_validate_json(declared)
     tree = parse_sql(sql)
     sample = take_sample(tree)
-    source = row_source(tree, {table.lower(): table_relation(declaration)})
+    tables = {table.lower(): table_relation(declaration)}
+    first, inner = take_first(tree, tables)
+    source = row_source(tree, tables)
+    if first is not None and inner is not None:
+        add_keys(inner, first)
     if tree.args.get("where"):
         describe_expression(tree.args["where"].this, source.described)
     with connection() as opened:
         add_table(opened, table, declaration)
         private = frozenset(name.lower() for name, each in declaration.columns.items() if each.level == "private")
-        planner = _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample, private=private)
+        planner = _Planner(
+            tree=tree, source=source, opened=opened, table=table, sample=sample, private=private, first=first
+        )
         return planner.plan()
 
 
@@ -55,6 +61,7 @@ class _Planner:
     sample: float | None
     private: frozenset[str]
     """The private columns."""
+    first: FirstRows | None
     reader: AggregateReader = field(init=False)
 
     def plan(self) -> QueryPlan:
@@ -74,7 +81,7 @@ class _Planner:
         keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
-        names = _unique([name for _, name, _ in outputs])
+        names = unique_names([name for _, name, _ in outputs])
         plan = QueryPlan(
             table=self.table,
             keys=tuple(keys),
@@ -88,6 +95,7 @@ class _Planner:
             indicators=self.reader.indicators,
             private=any(each.name.lower() in self.private for each in self.tree.find_all(exp.Column)),
             sample=self.sample,
+            first=self.first,
         )
         described_types(self.opened, plan.local_sql)
         return plan
@@ -181,7 +189,8 @@ class _Planner:
 
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
         named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
-        rows = self._rows([*named, *arguments] or [exp.Literal.number(1)])
+        ordered = self.first.columns() if self.first is not None else []
+        rows = self._rows([*named, *arguments, *ordered] or [exp.Literal.number(1)])
         if self.tree.args.get("where"):
             rows.set("where", exp.Where(this=tried(self.tree.args["where"].this, "BOOLEAN")))
         return rows.sql("duckdb")
@@ -215,11 +224,3 @@ class _Planner:
 
 def _listed(order: exp.Order | None) -> list[exp.Ordered]:
     return list(order.expressions) if order is not None else []
-
-
-def _unique(names: list[str]) -> list[str]:
-    found: list[str] = []
-    for name in names:
-        free = (f"{name}_{number}" if number else name for number in count())
-        found.append(next(each for each in free if each.lower() not in {one.lower() for one in found}))
-    return found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from winnow.analytics.sql.plan_first_rows import FirstRows
 from winnow.analytics.stats.plan import NumberColumn
 
 Function: TypeAlias = Literal[
@@ -77,6 +78,8 @@ class QueryPlan:
     """Whether a private column stands in the statement, and so in WHERE."""
     sample: float | None
     """The part of the rows that each owner takes, by chance."""
+    first: FirstRows | None = None
+    """The statement is about the first rows of all owners."""
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:

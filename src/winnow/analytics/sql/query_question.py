@@ -1,5 +1,6 @@
 """`winnow query`: a statement of SQL as a question."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,30 +41,58 @@ class QueryQuestion(Question):
     def needs(self) -> frozenset[Permission]:
         return _needs(self.sql)
 
+    def shows_rows(self) -> bool:
+        return _shows_rows(self.sql)
+
+    def explained(self, terms: MergedTerms) -> list[str]:
+        """What the statement makes the parties do, and who learns what."""
+        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415 - agents explain nothing
+        from winnow.analytics.sql.explain_rows import explain_rows  # noqa: PLC0415
+        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+        from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415
+
+        if self.shows_rows():
+            return explain_rows(make_rows_plan(self.sql, self.table, terms.declaration), terms)
+        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon)
+
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
-        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
         from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
-        plan = make_query_plan(self.sql, self.table, terms.declaration)
         if self.explain:
-            told: Answer = {"rows": [], "errors": [], "left_out": 0, "hidden_values": 0, "unlisted_rows": False}
-        elif self.epsilon is None:
+            return self._answer(terms, (), {"rows": [], "costs": self._likely_costs(terms)})
+        if self.shows_rows():
+            return (yield from self._rows_program(terms))
+        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        if self.epsilon is None:
             told = yield from exact_query(plan, terms)
         else:
             told = yield from noisy_query(plan, terms, self.rho(terms))
             told |= {"epsilon": self.epsilon, "delta": self.delta}
+        return self._answer(terms, plan.columns, told)
+
+    def _rows_program(self, terms: MergedTerms) -> "Program[Answer]":
+        from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.rows_query import rows_query  # noqa: PLC0415
+
+        if self.epsilon is not None:
+            raise ConfigError("rows cannot be shown with noise; leave epsilon out, or ask for aggregates")
+        plan = make_rows_plan(self.sql, self.table, terms.declaration)
+        told = yield from rows_query(plan, terms, bytes.fromhex(self.reader or ""))
+        return self._answer(terms, plan.columns, told)
+
+    def _answer(self, terms: MergedTerms, columns: Sequence[str], told: dict[str, Any]) -> Answer:
         return {
             "kind": self.kind,
             "table": self.table,
             "sql": self.sql,
             "owners": list(terms.owners),
             "minimum": terms.minimum,
-            "columns": list(plan.columns),
+            "columns": list(columns),
             **told,
-            "plan": explain_query(plan, len(terms.owners), terms.minimum, self.epsilon),
-            **({"costs": self._likely_costs(terms)} if self.explain else {}),
+            "plan": self.explained(terms),
         }
 
     def _likely_costs(self, terms: MergedTerms) -> str:
@@ -89,7 +118,22 @@ def _only_table(sql: str) -> str:
 def _needs(sql: str) -> frozenset[Permission]:
     from sqlglot import exp  # noqa: PLC0415
 
-    from winnow.analytics.sql.parse_sql import parse_sql  # noqa: PLC0415
+    from winnow.analytics.sql.parse_sql import order_of, parse_sql  # noqa: PLC0415
+    from winnow.analytics.sql.spatial_functions import is_spatial  # noqa: PLC0415
 
-    extremes = parse_sql(sql).find(exp.Min, exp.Max) is not None
-    return frozenset({"aggregate", "extremes"} if extremes else {"aggregate"})
+    tree, needed = parse_sql(sql), set[Permission]({"aggregate"})
+    if tree.find(exp.Min, exp.Max):
+        needed.add("extremes")
+    ordered = [each.this for select in tree.find_all(exp.Select) for each in order_of(select)]
+    if any(is_spatial(each) for each in ordered):
+        needed.add("nearest")
+    elif any(select.args.get("limit") and select is not tree for select in tree.find_all(exp.Select)):
+        needed.add("extremes")
+    return frozenset(needed)
+
+
+@lru_cache(maxsize=64)
+def _shows_rows(sql: str) -> bool:
+    from winnow.analytics.sql.parse_sql import parse_sql, shows_rows  # noqa: PLC0415
+
+    return shows_rows(parse_sql(sql))

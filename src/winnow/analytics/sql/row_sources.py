@@ -110,3 +110,30 @@ def _projected(select: exp.Select, source: RowSource) -> Relation:
             raise refused(each, "an expression of a subquery needs a name; write … AS name")
         found[each.alias_or_name.lower()] = describe_expression(each.unalias(), source.described)
     return found
+
+
+def own_names(node: exp.Expr, source: RowSource) -> exp.Expr:
+    """An expression with its columns by their own names alone."""
+
+    def change(each: exp.Expr) -> exp.Expr:
+        if not isinstance(each, exp.Column):
+            return each
+        source.described(each)
+        written = own_column(each.name.lower())
+        written.this.meta.update(each.this.meta)
+        return written
+
+    return node.copy().transform(change)
+
+
+def own_column(name: str) -> exp.Column:
+    return exp.Column(this=exp.to_identifier(name, quoted=True))
+
+
+def limit_of(select: exp.Select) -> int | None:
+    node = select.args.get("limit")
+    if node is None:
+        return None
+    if not isinstance(node.expression, exp.Literal) or not node.expression.is_int:
+        raise refused(node, "LIMIT takes a whole number")
+    return int(node.expression.this)

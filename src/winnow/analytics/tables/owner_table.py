@@ -21,6 +21,10 @@ class OwnerTable:
 
     declaration: TableDeclaration
     rows: arrow.Table
+    place: int = 0
+    """Among the owners of a question."""
+    secret: bytes = b""
+    """Of this owner and a submission: what is drawn from it nobody else can foresee."""
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)

@@ -80,8 +80,12 @@ def ask(
 
     `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
     """
+    from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader  # noqa: PLC0415 - loads pydantic
     from winnow.deploy.client.connection import new_name  # noqa: PLC0415 - it imports this module
 
+    if folder is not None and question.shows_rows():
+        raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
+    question, reader = with_reader(question)
     named = tuple(owners) or _offering(connection, question.table)
     seconds = {"task_timeout": float(timeout), "site_timeout": max(5.0, float(timeout))}
     settings = {"sites": list(named), **seconds} if named else {"min_sites": 2, **seconds}
@@ -97,7 +101,7 @@ def ask(
         raise
     if final.status != "finished":
         raise RunError(f"job {job.name} {final.status}: {final.reason}")
-    values = _answer(connection, job)
+    values = opened_answer(_answer(connection, job), reader)
     whose = values.get("owners", final.sites)  # sites without a helper
     answer = DeployedAnswer(values=values, owners=tuple(each for each in final.sites if each in whose), job=job.name)
     if folder is not None:

@@ -124,6 +124,7 @@ class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     allow: list[Permission]
     minimum: int
+    rows: int
     owners: int
     noise_delta: float | None
     """The δ at which its budget counts ε; None where no noise is demanded."""

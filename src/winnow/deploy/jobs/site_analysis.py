@@ -51,6 +51,7 @@ def _terms(told: QuestionTerms, table: OwnerTable) -> QueryTerms:
     return QueryTerms(
         declaration=table.declaration,
         minimum=told.minimum,
+        rows=told.rows,
         allow=tuple(told.allow),
         owners=told.owners,
         noise_needed=told.noise_delta is not None,

@@ -115,6 +115,7 @@ class AdmissionControl:
         asked = QuestionRequest(
             table=question.table,
             needs=question.needs(),
+            rows=question.shows_rows(),
             epsilon=question.epsilon,
             delta=question.delta,
             opens_nothing=question.opens_nothing,

@@ -87,6 +87,7 @@ class ProcessSpec:
         return QuestionTerms(
             allow=list(rule.allow),
             minimum=rule.minimum,
+            rows=rule.rows,
             owners=rule.owners,
             noise_delta=None if rule.noise is None else rule.noise.delta,
             noise_seed=self.noise_seed,

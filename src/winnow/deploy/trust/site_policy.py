@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from winnow.analytics.permissions import Permission, noise_hint
+from winnow.analytics.permissions import NO_ROWS_HINT, Permission, noise_hint
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -93,6 +93,8 @@ class QuestionRequest:
 
     table: str
     needs: frozenset[str]
+    rows: bool = False
+    """Whether it shows rows as they are."""
     epsilon: float | None = None
     delta: float = 1e-6
     opens_nothing: bool = False
@@ -154,6 +156,8 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
         return _denied(f"{author} may not ask table {question.table!r} for {', '.join(sorted(least))} here")
     if question.opens_nothing:
         return next((rule for rule in allowing if rule.noise is not None), allowing[0])
+    if question.rows and not (allowing := [rule for rule in allowing if rule.rows]):
+        return _denied(f"{author} may see no rows of table {question.table!r} here; {NO_ROWS_HINT}")
     for rule in allowing:
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
