@@ -165,17 +165,13 @@ def query(
 def explain_statement(sql: str, federation: str | Path | None = None, *, epsilon: float | None = None) -> str:
     """What a statement would make the owners in a federation file do, and who would learn what. Nobody is asked."""
     from winnow.analytics.question import merge_terms, read_question  # noqa: PLC0415
-    from winnow.analytics.simulate import simulated_terms  # noqa: PLC0415 - needs the extra `query`
-    from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
-    from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+    from winnow.analytics.simulated_tables import simulated_tables  # noqa: PLC0415 - needs the extra `query`
+    from winnow.analytics.sql.query_question import explained  # noqa: PLC0415
     from winnow.analytics.tables.federation_file import load_federation  # noqa: PLC0415
 
     question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
-    table = load_federation(Path(federation or FEDERATION_FILE)).table(question.table)
-    terms = {name: simulated_terms(question, table, read()) for name, read in table.owners.items()}
-    merged = merge_terms(question, terms)
-    plan = make_query_plan(sql, question.table, merged.declaration)
-    return "\n".join(explain_query(plan, len(merged.owners), merged.minimum, epsilon))
+    _, terms = simulated_tables(question, load_federation(Path(federation or FEDERATION_FILE)))
+    return "\n".join(explained(question, merge_terms(question, terms)))
 
 
 def truth(

@@ -12,12 +12,13 @@ import numpy as np
 from winnow.analytics.kept_steps import kept_state
 from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.simulated_tables import simulated_tables
 from winnow.analytics.site import AnalysisSite
-from winnow.analytics.tables.federation_file import FederatedTable, load_federation
+from winnow.analytics.tables.federation_file import load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.analytics.workflow import AnalysisWorkflow, read_snapshot
-from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task, suggest
+from winnow.core import AnyEvent, Outcome, Population, Snapshot, Task
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
 from winnow.simulate.kept_states import StatesByClient
@@ -114,13 +115,7 @@ def ask_simulated(
     `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
     `on_match` gets what an owner learns in a set intersection.
     """
-    table = load_federation(path).table(question.table)
-    for unknown in [name for name in owners if name not in table.owners]:
-        raise ConfigError(
-            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
-        )
-    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
-    terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
+    rows, terms = simulated_tables(question, load_federation(path), owners)
     if folder is None:
         return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
@@ -132,25 +127,10 @@ def ask_simulated(
 def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
     """Of the rows that a question is about: a run is not continued over others."""
     digest = sha256()
-    for name, table in rows.items():
+    for name, owned in rows.items():
         digest.update(name.encode())
-        for column in table.rows.combine_chunks().columns:
-            for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
-                digest.update(buffer)
+        for table in (owned, *owned.beside.values()):
+            for column in table.rows.combine_chunks().columns:
+                for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
+                    digest.update(buffer)
     return digest.hexdigest()
-
-
-def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
-    """The first rule that allows all of a question; people are not told apart in a simulation."""
-    for rule in table.queries:
-        if question.needs() <= set(rule.allow):
-            return QueryTerms(
-                declaration=rows.declaration,
-                minimum=rule.minimum,
-                allow=rule.allow,
-                owners=rule.owners,
-                noise_needed=rule.noise is not None,
-                noise_delta=None if rule.noise is None else rule.noise.delta,
-            )
-    needed = ", ".join(sorted(question.needs()))
-    raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

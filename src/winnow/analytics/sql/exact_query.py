@@ -22,7 +22,7 @@ MAX_GROUPS = 5_000
 
 def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
-    selection = RowSelection(plan, terms.declaration)
+    selection = RowSelection(plan, terms.tables(plan.tables))
     groups = yield from _open_groups(plan, selection)
     selected, sets = SelectedRows(selection, groups), sets_of(plan)
     shown: list[int] = []

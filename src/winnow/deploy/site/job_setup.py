@@ -160,6 +160,10 @@ class JobSetup:
         """The table by which the worker reads the data; a helper has none."""
         if self._question is not None and terms.rule is None:
             return {}
+        if self._question is not None and len(self._question.tables) > 1:
+            tables, folder = self._context.config.tables, self._folder.data
+            held = {name: tables[name].worker_table(name, folder, self._stopping.is_set) for name in terms.tables}
+            return {"tables": held}
         if (table := self._context.config.tables.get(terms.data)) is not None:
             return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
         source = self._context.config.data[terms.data]
