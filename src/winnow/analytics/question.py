@@ -4,7 +4,7 @@ Agents, the server and the command line load this module: it imports neither tor
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -26,6 +26,8 @@ Answer: TypeAlias = dict[str, Any]
 
 MAX_MINIMUM = 1_000_000_000
 """Below 2³⁰: a threshold that comparisons had no room for would come out on the wrong side."""
+MAX_TABLES = 20
+"""Of one question."""
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-3, 1e3, 1e-30
 
 KINDS: Mapping[str, str] = {
@@ -50,6 +52,12 @@ class QueryTerms(Settings):
     """What an owner says when a question is put to it: what its rows look like, and what it allows."""
 
     declaration: TableDeclaration
+    table: str = ""
+    """The table that is declared, if it is not the question's first."""
+    beside: dict[str, TableDeclaration] = Field(default={}, max_length=MAX_TABLES)
+    """Further tables of the question that it has."""
+    replicated: dict[str, str] = Field(default={}, max_length=MAX_TABLES)
+    """Digests of the rows of those that every owner has."""
     minimum: int = Field(default=10, ge=1, le=MAX_MINIMUM)
     """Fewer rows than these stand behind nothing that is opened."""
     allow: tuple[Permission, ...]
@@ -69,6 +77,7 @@ class MergedTerms:
     """The terms of all owners together: the strictest of each."""
 
     declaration: TableDeclaration
+    """Of the question's first table."""
     minimum: int
     owners: tuple[str, ...]
     budgets: Mapping[str, EpsilonLeft | None] = field(default_factory=dict)
@@ -77,10 +86,18 @@ class MergedTerms:
     """How many rows may be shown as they are."""
     least_owners: int = 1
     """So many have to take part at least."""
+    beside: Mapping[str, TableDeclaration] = field(default_factory=dict)
+    """Of its further tables."""
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Who has each of several tables."""
+
+    def tables(self, names: Sequence[str]) -> dict[str, TableDeclaration]:
+        """The declarations by the names of the question's tables."""
+        return dict(zip(names, (self.declaration, *self.beside.values()), strict=True))
 
 
 class Question(Settings):
-    """A question about one table. The same object at its author, the server and the owners gives the same program."""
+    """A question about a table. The same object at its author, the server and the owners gives the same program."""
 
     kind: str
     table: str = Field(min_length=1)
@@ -99,6 +116,11 @@ class Question(Settings):
         if epsilon is not None and not MIN_EPSILON <= epsilon <= MAX_EPSILON:
             raise ValueError(f"must be between {MIN_EPSILON:g} and {MAX_EPSILON:g}")
         return epsilon
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables that it is about; only statements of SQL have several."""
+        return (self.table,)
 
     @abstractmethod
     def needs(self) -> frozenset[Permission]:
@@ -134,14 +156,35 @@ def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTe
     """The terms by owner as one, if all of them allow the question."""
     for owner, own in terms.items():
         _check_allowed(question, owner, own, len(terms))
+    held = {owner: {own.table or question.table: own.declaration, **own.beside} for owner, own in terms.items()}
+    declared, holders = dict[str, TableDeclaration](), dict[str, tuple[str, ...]]()
+    for table in question.tables:
+        by_owner = {owner: tables[table] for owner, tables in held.items() if table in tables}
+        if not by_owner:
+            raise ConfigError(f"no owner has table {table!r}")
+        declared[table], holders[table] = merge_declarations(by_owner), tuple(by_owner)
+        if declared[table].replicated:
+            _check_replicated(table, terms)
     return MergedTerms(
-        declaration=merge_declarations({owner: own.declaration for owner, own in terms.items()}),
+        declaration=declared.pop(question.tables[0]),
         minimum=max(own.minimum for own in terms.values()),
         owners=tuple(terms),
         budgets={owner: own.budget for owner, own in terms.items()},
         rows=min(own.rows for own in terms.values()),
         least_owners=max(own.owners for own in terms.values()),
+        beside=declared,
+        holders=holders,
     )
+
+
+def _check_replicated(table: str, terms: Mapping[str, QueryTerms]) -> None:
+    """Owners must have the same rows of it."""
+    digests = {owner: own.replicated.get(table) for owner, own in terms.items()}
+    first, *others = digests
+    if differing := [owner for owner in others if digests[owner] != digests[first]]:
+        raise ConfigError(
+            f"{first} and {differing[0]} have different rows of the replicated table {table!r}; copy one's to the other"
+        )
 
 
 def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int) -> None:

@@ -10,18 +10,17 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from winnow.analytics.kept_steps import kept_state
-from winnow.analytics.permissions import NO_ROWS_HINT
 from winnow.analytics.program import Program, Step, run_plain
-from winnow.analytics.query_rules import QueryRule
-from winnow.analytics.question import Answer, EpsilonLeft, QueryTerms, Question, merge_terms
+from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
 from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader
+from winnow.analytics.simulated_tables import simulated_tables
 from winnow.analytics.site import AnalysisSite
-from winnow.analytics.tables.federation_file import FederatedTable, load_federation
+from winnow.analytics.tables.federation_file import load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.analytics.workflow import AnalysisWorkflow, read_snapshot
-from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task, suggest
+from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
 from winnow.simulate.kept_states import StatesByClient
@@ -125,7 +124,7 @@ def ask_simulated(
     if folder is not None and question.shows_rows():
         raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
     question, reader = with_reader(question)
-    rows, terms = _rows_and_terms(question, Path(path), owners)
+    rows, terms = simulated_tables(question, load_federation(path), owners)
     if folder is None:
         answer = ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
         return opened_answer(answer, reader)
@@ -138,7 +137,7 @@ def ask_simulated(
 def planned_steps(question: Question, path: Path, owners: Sequence[str] = ()) -> tuple[Answer, list[Step]]:
     """What simulated owners would do, from their rows as they are and without any protection."""
     question, _ = with_reader(question)
-    rows, terms = _rows_and_terms(question, path, owners)
+    rows, terms = simulated_tables(question, load_federation(path), owners)
     merged, steps = merge_terms(question, terms), list[Step]()
     return run_plain(lambda: noted(question.program(merged), steps), list(rows.values())), steps
 
@@ -155,53 +154,13 @@ def noted(program: Program[T], steps: list[Step]) -> Program[T]:
         return answer
 
 
-def _rows_and_terms(
-    question: Question, path: Path, owners: Sequence[str]
-) -> tuple[dict[str, OwnerTable], dict[str, QueryTerms]]:
-    table = load_federation(path).table(question.table)
-    for unknown in [name for name in owners if name not in table.owners]:
-        raise ConfigError(
-            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
-        )
-    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
-    return rows, {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
-
-
 def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
     """Of the rows that a question is about: a run is not continued over others."""
     digest = sha256()
-    for name, table in rows.items():
+    for name, owned in rows.items():
         digest.update(name.encode())
-        for column in table.rows.combine_chunks().columns:
-            for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
-                digest.update(buffer)
+        for table in (owned, *owned.beside.values()):
+            for column in table.rows.combine_chunks().columns:
+                for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
+                    digest.update(buffer)
     return digest.hexdigest()
-
-
-def _untouched(rule: QueryRule) -> EpsilonLeft | None:
-    """Simulated owners book nothing."""
-    if rule.noise is None:
-        return None
-    return EpsilonLeft(left=rule.noise.epsilon, epsilon=rule.noise.epsilon, delta=rule.noise.delta)
-
-
-def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
-    """The first rule that allows all of a question; people are not told apart in a simulation."""
-    for rule in table.queries:
-        if question.needs() <= set(rule.allow) and (rule.rows or not question.shows_rows()):
-            return QueryTerms(
-                declaration=rows.declaration,
-                minimum=rule.minimum,
-                allow=rule.allow,
-                rows=rule.rows,
-                owners=rule.owners,
-                noise_needed=rule.noise is not None,
-                noise_delta=None if rule.noise is None else rule.noise.delta,
-                budget=_untouched(rule) if question.opens_nothing else None,
-            )
-    if question.shows_rows():
-        raise ConfigError(
-            f"no rule of [[queries]] shows rows of table '{table.name}'; {NO_ROWS_HINT}, or add rows = 100 to a rule"
-        )
-    needed = ", ".join(sorted(question.needs())) or "anything"
-    raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

@@ -23,7 +23,7 @@ MAX_GROUPS = 5_000
 
 def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
-    selection = RowSelection(plan, terms.declaration)
+    selection = RowSelection(plan, terms.tables(plan.tables))
     if plan.first is not None:
         selection.end = yield from open_first(plan.first, selection, terms.minimum)
     groups = yield from _open_groups(plan, selection)

@@ -28,14 +28,14 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
         what = f"where the first {plan.first.count} end: rounds of {2 * (ARITY - 1)} comparisons, until it is exact"
         yield "secure compare", what
     yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
-    yield "secure compare", f"rows >= {minimum} for {_groups(plan)}"
+    yield "secure compare", f"{plan.counted} >= {minimum} for {_groups(plan)}"
     sets = len(sets_of(plan)) - 1
     asked = [f"which of {sets} sets of rows leave out none"] if sets else []
     asked += [] if plan.private else ["which smaller groups are empty"]
     if asked:
         yield "secure compare", ", and ".join(asked)
     if sets:
-        yield "secure compare", f"rows >= {minimum} for those that do, in each group with enough rows"
+        yield "secure compare", f"{plan.counted} >= {minimum} for those that do, in each group with enough rows"
     yield "secure sum", f"{_sums(plan)} for each group with enough rows, in shares of {owners} owners"
     for each in (each for each in plan.aggregates if each.function in SEARCHES):
         column = each.arguments[0].column

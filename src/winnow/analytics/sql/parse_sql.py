@@ -61,7 +61,11 @@ def tables_of(sql: str) -> tuple[str, ...]:
     """The tables that a statement reads, as it writes them."""
     tree = parse_sql(sql)
     defined = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return tuple(dict.fromkeys(each.name for each in tree.find_all(exp.Table) if each.name.lower() not in defined))
+    found: dict[str, str] = {}
+    for each in tree.find_all(exp.Table):
+        if each.name.lower() not in defined:
+            found.setdefault(each.name.lower(), each.name)
+    return tuple(found.values())
 
 
 def _syntax_error(error: SqlglotError) -> str:

@@ -88,7 +88,7 @@ def _shown(tree: exp.Select, source: RowSource) -> Iterator[tuple[exp.Expr, str]
         raise refused(tree, f"a statement has 1 to {MAX_COLUMNS} columns, not {len(tree.expressions)}")
     for each in tree.expressions:
         if isinstance(each, exp.Star):
-            for name, known in source.columns.items():
+            for name, known in source.items[0].relation.columns.items():
                 if known.level != "private":
                     yield own_column(name), name
             continue

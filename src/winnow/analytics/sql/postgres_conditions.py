@@ -27,13 +27,6 @@ Cells: TypeAlias = Callable[[exp.Column], Translated | None]
 """A column of the table; None for what is none, or is not kept in a fitting type."""
 
 
-def conjuncts(node: exp.Expr) -> list[exp.Expr]:
-    """The conditions that must all hold."""
-    if isinstance(node, exp.Paren):
-        return conjuncts(node.this)
-    return [*conjuncts(node.this), *conjuncts(node.expression)] if isinstance(node, exp.And) else [node]
-
-
 def postgres_condition(node: exp.Expr, cells: Cells) -> str | None:
     """The condition, or None if it has anything that is not translated."""
     try:

@@ -12,8 +12,9 @@ import pyarrow as arrow
 from sqlglot import exp
 
 from winnow.analytics.sql.duckdb_engine import MICROSECONDS_A_DAY
+from winnow.analytics.sql.join_links import conjuncts
 from winnow.analytics.sql.parse_sql import parse_sql
-from winnow.analytics.sql.postgres_conditions import conjuncts, postgres_condition
+from winnow.analytics.sql.postgres_conditions import postgres_condition
 from winnow.analytics.sql.postgres_values import Translated, float_text, quoted_text, whole_text
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.read_postgresql import PostgresTable, identifier, open_postgresql
@@ -33,16 +34,16 @@ def select_rows(
 ) -> arrow.Table | None:
     """The rows of a table that a statement, which calls it `name`, may need; columns that it does not need are empty.
 
-    None where only the rows tell what type a column has: they have to be read as a whole.
+    None where they have to be read as a whole: only they tell what type a column has, or all owners must have the same.
     """
-    if any(column.known_type is None for column in declaration.columns.values()):
+    if declaration.replicated or any(column.known_type is None for column in declaration.columns.values()):
         return None
     tree = parse_sql(sql)
     with open_postgresql(url, table, list(declaration.columns)) as opened:
         named = {each.name.lower() for each in tree.find_all(exp.Identifier)}
         if noisy and declaration.unit is not None:
             named.add(declaration.unit.lower())
-        columns = [each for each in declaration.columns if each.lower() in named]
+        columns = [each for each, one in declaration.columns.items() if each.lower() in named or one.together]
         rows = opened.fetch(columns, _rest(opened, declaration, tree, name, noisy=noisy))
         if not rows.num_rows and not opened.has_rows():
             raise DataError(f"table {one_line(table)} has no rows")

@@ -57,7 +57,7 @@ class QueryAggregate:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryPlan:
-    table: str
+    tables: tuple[str, ...]
     keys: tuple[QueryKey, ...]
     aggregates: tuple[QueryAggregate, ...]
     local_sql: str
@@ -71,7 +71,9 @@ class QueryPlan:
     error_columns: tuple[str | None, ...]
     """By column of the answer: the aggregate whose error it has."""
     copies: int
-    """How often the statement names its table."""
+    """How often the statement names a table."""
+    counted: str
+    """What must be as many as the minimum: rows, or of a join what its rows belong to."""
     indicators: tuple[Argument, ...]
     """Columns with 1 where a condition of an argument holds, else 0."""
     private: bool

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from winnow.analytics.permissions import Permission
-from winnow.analytics.question import Answer, MergedTerms, Question
+from winnow.analytics.question import MAX_TABLES, Answer, MergedTerms, Question
 from winnow.core import ConfigError
 from winnow.core.installed_package import install_command
 
@@ -29,14 +29,18 @@ class QueryQuestion(Question):
     @classmethod
     def _with_table(cls, given: Any) -> Any:
         if isinstance(given, dict) and "table" not in given and isinstance(given.get("sql"), str):
-            return {**given, "table": _only_table(given["sql"][:MAX_SQL])}
+            return {**given, "table": _tables(given["sql"][:MAX_SQL])[0]}
         return given
 
     @model_validator(mode="after")
     def _consistent(self) -> "QueryQuestion":
-        if _only_table(self.sql).lower() != self.table.lower():
-            raise ValueError(f"table = {self.table!r}, and the statement reads {_only_table(self.sql)!r}")
+        if self.tables[0].lower() != self.table.lower():
+            raise ValueError(f"table = {self.table!r}, and the statement reads {self.tables[0]!r} first")
         return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return _tables(self.sql)
 
     def needs(self) -> frozenset[Permission]:
         return _needs(self.sql)
@@ -53,7 +57,7 @@ class QueryQuestion(Question):
 
         if self.shows_rows():
             return explain_rows(make_rows_plan(self.sql, self.table, terms.declaration), terms)
-        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        plan = make_query_plan(self.sql, terms.tables(self.tables))
         return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
@@ -61,11 +65,12 @@ class QueryQuestion(Question):
         from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
+        check_holders(self, terms)
         if self.explain:
             return self._answer(terms, (), {"rows": [], "costs": self._likely_costs(terms)})
         if self.shows_rows():
             return (yield from self._rows_program(terms))
-        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        plan = make_query_plan(self.sql, terms.tables(self.tables))
         if self.epsilon is None:
             told = yield from exact_query(plan, terms)
         else:
@@ -77,6 +82,8 @@ class QueryQuestion(Question):
         from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415 - agents run no program
         from winnow.analytics.sql.rows_query import rows_query  # noqa: PLC0415
 
+        if len(self.tables) > 1:
+            raise ConfigError("rows of several tables cannot be shown; ask for aggregates, or for rows of one table")
         if self.epsilon is not None:
             raise ConfigError("rows cannot be shown with noise; leave epsilon out, or ask for aggregates")
         plan = make_rows_plan(self.sql, self.table, terms.declaration)
@@ -103,15 +110,15 @@ class QueryQuestion(Question):
         return explained_costs(steps, len(terms.owners), complete=complete, deployed=True)
 
 
-def _only_table(sql: str) -> str:
+def _tables(sql: str) -> tuple[str, ...]:
     try:
         from winnow.analytics.sql.parse_sql import tables_of  # noqa: PLC0415 - who only reads questions loads no parser
     except ImportError:
         raise ConfigError(f"SQL needs the package sqlglot: {install_command('query')}") from None
     tables = tables_of(sql)
-    if len({each.lower() for each in tables}) != 1:
-        raise ConfigError(f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time")
-    return tables[0]
+    if not 0 < len(tables) <= MAX_TABLES:
+        raise ConfigError(f"the statement reads {len(tables) or 'no'} tables; it can read 1 to {MAX_TABLES}")
+    return tables
 
 
 @lru_cache(maxsize=64)
@@ -137,3 +144,11 @@ def _shows_rows(sql: str) -> bool:
     from winnow.analytics.sql.parse_sql import parse_sql, shows_rows  # noqa: PLC0415
 
     return shows_rows(parse_sql(sql))
+
+
+def check_holders(question: Question, terms: MergedTerms) -> None:
+    """Every owner must have all tables."""
+    for table in question.tables:
+        lacking = [owner for owner in terms.owners if owner not in terms.holders[table]]
+        if lacking:
+            raise ConfigError(f"{lacking[0]} has no table {table!r}")

@@ -102,7 +102,7 @@ class _SelectedRows:
         kept = self._kept.get(id(table))
         if kept is None or kept[0] is not table:
             plan = self._plan
-            rows = execute_at_owner(table, plan.table, self._declaration, plan.local_sql, plan.sample)
+            rows = execute_at_owner(table, {plan.table: self._declaration}, plan.local_sql, plan.sample)
             ranks = [key.ranks(rows.column(key.name)) for key in plan.order]
             kept = self._kept[id(table)] = (table, rows, with_lots(ranks, rows.num_rows, table))
         return kept

@@ -169,8 +169,18 @@ class JobSetup:
         """The table by which the worker reads the data; a helper has none."""
         if self._question is not None and terms.rule is None:
             return {}
+        question = {} if self._question is None else self._question.model_dump(mode="json")
+        if self._question is not None and len(self._question.tables) > 1:
+            tables, folder = self._context.config.tables, self._folder.data
+            if len(terms.tables) < len(self._question.tables):
+                question = {}  # of a join between owners nobody learns which rows meet a condition: all are matched
+            return {
+                "tables": {
+                    name: tables[name].worker_table(name, folder, question, self._stopping.is_set)
+                    for name in terms.tables
+                }
+            }
         if (table := self._context.config.tables.get(terms.data)) is not None:
-            question = {} if self._question is None else self._question.model_dump(mode="json")
             return table.worker_table(terms.data, self._folder.data, question, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:

@@ -3,6 +3,7 @@
 The site has the last word, and believes no server: whom a job comes from is read off the signature of its bundle.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -166,6 +167,19 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
         return _denied(f"questions about table {question.table!r} are answered with noise only here; {hint}")
     delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
     return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
+
+
+def strictest_rule(rules: Sequence[SiteQueryRule]) -> SiteQueryRule:
+    """The rule for a question about several tables, each of which has one that allows it."""
+    noisy = [rule.noise for rule in rules if rule.noise is not None]
+    return msgspec.structs.replace(
+        rules[0],
+        allow=tuple(each for each in rules[0].allow if all(each in rule.allow for rule in rules)),
+        minimum=max(rule.minimum for rule in rules),
+        rows=min(rule.rows for rule in rules),
+        owners=max(rule.owners for rule in rules),
+        noise=min(noisy, key=lambda limit: (limit.epsilon, limit.delta), default=None),
+    )
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:
