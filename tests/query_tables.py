@@ -5,10 +5,12 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as arrow
+import sqlglot
 
 from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import Answer, QueryTerms, merge_terms, read_question
+from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 
@@ -79,6 +81,15 @@ def pooled_answer(sql: str, rows: arrow.Table) -> list[tuple[Any, ...]]:
     with duckdb.connect() as opened:
         opened.register("stays", rows)
         return opened.execute(sql).fetchall()
+
+
+def nearest_statement(sql: str) -> str:
+    """With distances written out, which DuckDB does not know."""
+    return expand_spatial(sqlglot.parse_one(sql, read="duckdb")).sql("duckdb")
+
+
+def spatial(rng: np.random.Generator) -> str:
+    return f"{rng.choice(['DISTANCE', 'KM'])}(x, y, {rng.integers(-9, 10)}, {rng.integers(-9, 10)})"
 
 
 KEYS = (

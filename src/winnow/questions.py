@@ -162,20 +162,30 @@ def query(
     return QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
-def explain_statement(sql: str, federation: str | Path | None = None, *, epsilon: float | None = None) -> str:
-    """What a statement would make the owners in a federation file do, and who would learn what. Nobody is asked."""
-    from winnow.analytics.question import merge_terms, read_question  # noqa: PLC0415
-    from winnow.analytics.simulate import simulated_terms  # noqa: PLC0415 - needs the extra `query`
-    from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
-    from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
-    from winnow.analytics.tables.federation_file import load_federation  # noqa: PLC0415
+def explain_statement(
+    sql: str,
+    federation: str | Path | None = None,
+    *,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    epsilon: float | None = None,
+) -> str:
+    """What a statement would make owners do, who would learn what, and what it would cost. Nothing is computed: owners
+    of a real federation (`kit`) are asked for their terms alone; simulated ones are looked at here.
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415
 
-    question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
-    table = load_federation(Path(federation or FEDERATION_FILE)).table(question.table)
-    terms = {name: simulated_terms(question, table, read()) for name, read in table.owners.items()}
-    merged = merge_terms(question, terms)
-    plan = make_query_plan(sql, question.table, merged.declaration)
-    return "\n".join(explain_query(plan, len(merged.owners), merged.minimum, epsilon))
+    given = {"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})}
+    if kit is not None:
+        told = ask(read_question({**given, "explain": True}), kit=kit, owners=owners)
+        return "\n".join([*told["plan"], told["costs"]])
+    require_query_extra()
+    from winnow.analytics.simulate import planned_steps  # noqa: PLC0415 - needs the extra `query`
+    from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415
+
+    answer, steps = planned_steps(read_question(given), Path(federation or FEDERATION_FILE), owners)
+    costs = explained_costs(steps, len(answer["owners"]), complete=True, deployed=False)
+    return "\n".join([*answer["plan"], costs])
 
 
 def truth(

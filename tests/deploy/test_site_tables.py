@@ -109,7 +109,7 @@ def test_rows_of_a_database_are_exported_once_and_the_worker_gets_no_address(dat
         " (200, NULL, 'p1', 'x')",
     )
     config = configured(tmp_path, f'url = "{database}"\ntable = "stays"')
-    section = config.tables["stays"].worker_table("stays", tmp_path)
+    section = config.tables["stays"].worker_table("stays", tmp_path, {})
     assert "url" not in section
     assert "table" not in section
     exported = read_site_table("stays", msgspec.json.decode(msgspec.json.encode(section)))
@@ -121,7 +121,7 @@ def test_rows_of_a_database_are_exported_once_and_the_worker_gets_no_address(dat
         == config.tables["stays"].declaration.model_copy(update={"columns": exported.declaration.columns})
     )
     run_sql(database, "DELETE FROM stays")
-    assert config.tables["stays"].worker_table("stays", tmp_path) == section
+    assert config.tables["stays"].worker_table("stays", tmp_path, {}) == section
     assert len(read_site_table("stays", section)) == 3, "all of a job sees the same rows"
 
 
@@ -130,7 +130,7 @@ def test_what_a_database_complains_of_stays_at_the_site(
 ) -> None:
     config = configured(tmp_path, f'url = "{database}"\ntable = "nowhere"')
     with pytest.raises(DataError) as caught:
-        config.tables["stays"].worker_table("stays", tmp_path)
+        config.tables["stays"].worker_table("stays", tmp_path, {})
     assert str(caught.value) == "table stays: the query failed; see the site's log"
     assert "no table 'nowhere'" in caplog.text
     assert not list(tmp_path.glob("*.parquet*"))

@@ -4,23 +4,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from winnow.analytics.program import Compare, Match, Step, opened_length, thresholds_of
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, opened_length, thresholds_of
 from winnow.analytics.program_run import ProgramRun
 from winnow.analytics.question import Answer, MergedTerms, QueryTerms, Question, merge_terms
 from winnow.core import ConfigError
 from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
+from winnow.privacy.mixing.mix_party import MixStep
 from winnow.privacy.set_intersection.match_party import MatchStep
+from winnow.privacy.set_intersection.psi_protocol import padded_length
+from winnow.privacy.set_intersection.union_party import UnionStep
 from winnow.privacy.shares.party import SecureStep
 
 SERVER = -1
 """The number of the server among the parties; clients have numbers from 0 on."""
+ProtocolStep: TypeAlias = SecureStep | MatchStep | UnionStep | MixStep
+"""A step of a program as its parties compute it."""
 MAX_OWNERS = 1_000
 
 
@@ -80,7 +86,12 @@ class Agreement:
         """The question's program, as far as it was answered."""
         return ProgramRun(self.question.program(self.terms), len(self.owners), opened)
 
-    def secure_step(self, run: ProgramRun[Answer]) -> SecureStep | MatchStep:
+    @cached_property
+    def helper(self) -> int | None:
+        """Who computes without rows, and is told what is opened like the owners."""
+        return None if self.third_party == SERVER else self.third_party
+
+    def secure_step(self, run: ProgramRun[Answer]) -> ProtocolStep:
         """The program's present step, as the parties compute it."""
         step, owners = run.step, len(self.owners)
         assert step is not None
@@ -93,6 +104,18 @@ class Agreement:
                 share=step.share,
                 minimum=step.minimum,
             )
+        if isinstance(step, CountDistinct):
+            return UnionStep(
+                digest=self._digest(step, run.opened),
+                owners=self.owners,
+                helper=self.helper,
+                length=padded_length(step.most),
+                identifiers=step.identifiers,
+                minimum=step.minimum,
+            )
+        if isinstance(step, Mix):
+            digest = self._digest(step, run.opened)
+            return MixStep(digest=digest, owners=self.owners, helper=self.helper, slots=step.slots, width=step.width)
         return SecureStep(
             digest=self._digest(step, run.opened),
             owners=self.owners,
@@ -118,6 +141,10 @@ class Agreement:
 def _details(step: Step) -> tuple[object, ...]:
     if isinstance(step, Match):
         return (step.parties, step.reveal, step.share, step.minimum)
+    if isinstance(step, CountDistinct):
+        return (step.most, step.identifiers, step.minimum)
+    if isinstance(step, Mix):
+        return (step.slots, step.size, step.reader)
     return (step.bits, step.pairs if isinstance(step, Compare) else ())
 
 

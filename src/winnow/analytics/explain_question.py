@@ -1,14 +1,14 @@
 """What a question means for those whose rows it is about: its steps, who learns what, and what it costs."""
 
 from dataclasses import dataclass
-from math import ceil, log2
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Match, Step, Sum, opened_length
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, opened_length, thresholds_of
 from winnow.analytics.question import MergedTerms, Question
+from winnow.analytics.step_costs import computing_parties, costs_of
 from winnow.core import WinnowError
 from winnow.core.join_names import counted, listed
 from winnow.privacy.concentrated_privacy import epsilon_of
@@ -16,8 +16,6 @@ from winnow.privacy.concentrated_privacy import epsilon_of
 LIKELY_COUNT = 1 << 12
 """What sums are taken to open: the sizes of later steps hardly depend on it."""
 MAX_STEPS = 100
-BATCH = 1_000
-"""Comparisons that are made at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,31 +31,29 @@ class QuestionExplanation:
 
 
 def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanation:
-    steps, complete = _likely_steps(question, terms)
-    computing = _computing(len(terms.owners))
-    exchanges = sum(_exchanges(step) for step in steps)
-    sent = sum(_bytes(step, len(terms.owners), computing) for step in steps)
+    steps, complete = likely_steps(question, terms)
+    costs = costs_of(steps, len(terms.owners))
     return QuestionExplanation(
         title=f"{question.kind} of {question.table}",
         steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
         learns=_learns(question, terms, steps),
-        cost=f"{counted(len(steps), 'step')}, about {exchanges:,} exchanges" + _sent_text(sent),
+        cost=f"{counted(len(steps), 'step')}, about {costs.text()} in all" + _key_text(steps),
         complete=complete,
     )
 
 
-def _sent_text(sent: int) -> str:
-    return f", and {sent / 1e6:,.2f} MB that each owner sends" if sent else ", and 96 bytes for each key"
+def _key_text(steps: list[Step]) -> str:
+    return ", and 96 bytes for each key" if any(isinstance(step, Match) for step in steps) else ""
 
 
-def _likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bool]:
+def likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bool]:
     """The steps if every cell has rows enough; as far as that can be told without any rows."""
     steps, program = list[Step](), question.program(terms)
     try:
         step = next(program)
         while len(steps) < MAX_STEPS:
             steps.append(step)
-            step = program.send(_likely(step, len(terms.owners)))
+            step = program.send(_likely(step, terms))
     except StopIteration:
         return steps, True
     except (WinnowError, ArithmeticError, np.linalg.LinAlgError, ValueError):
@@ -65,9 +61,12 @@ def _likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], b
     return steps, False
 
 
-def _likely(step: Step, owners: int) -> NDArray[Any]:
+def _likely(step: Step, terms: MergedTerms) -> NDArray[Any]:
+    owners = len(terms.owners)
+    if isinstance(step, Compare):
+        return thresholds_of(step, owners) <= max(LIKELY_COUNT, terms.minimum)
     length = opened_length(step, owners)
-    return np.ones(length, bool) if isinstance(step, Compare) else np.full(length, LIKELY_COUNT, object)
+    return np.zeros(length, np.uint8) if isinstance(step, Mix) else np.full(length, LIKELY_COUNT, object)
 
 
 def _sentence(step: Step, question: Question, owners: int) -> str:
@@ -81,6 +80,11 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
         noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
         whose = "each owner's" if step.per_owner else "the sum over all owners of"
         return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
+    if isinstance(step, CountDistinct):
+        return f"{step.label}: count different identifiers, hidden by all owners' secrets and mixed"
+    if isinstance(step, Mix):
+        boxes = f"{step.slots * owners:,} boxes that only who asks can open"
+        return f"{step.label}: mix {boxes}; every owner's are as many and as long"
     return f"{step.label}: match identifiers without showing any that is not common"
 
 
@@ -116,26 +120,5 @@ def _coalition(owners: int) -> str:
         return "it is the only owner: nothing is shared"
     if owners == 2:
         return "the third party that computes (a helper site, else the server) and one owner pool what they see"
-    computing = _computing(owners)
+    computing = computing_parties(owners)
     return f"{(computing - 1) // 2 + 1} of the {computing} owners that compute pool what they see"
-
-
-def _computing(owners: int) -> int:
-    return 3 if owners <= 2 else owners if owners <= 7 else 5
-
-
-def _exchanges(step: Step) -> int:
-    """A sum is shared and opened; a comparison goes over a tree of its bits."""
-    if isinstance(step, Match):
-        return 2 * len(step.parties)
-    if isinstance(step, Compare):
-        return (5 + ceil(log2(step.bits + 2))) * -(-step.length // BATCH)
-    return 2
-
-
-def _bytes(step: Step, owners: int, computing: int) -> int:
-    """As measured: 18 bytes for a number of 62 bits, and for a comparison of n bits 90 + 20·n, to each other party."""
-    if isinstance(step, Match):
-        return 0
-    each = 90 + 20 * step.bits if isinstance(step, Compare) else 18
-    return each * opened_length(step, owners) * (computing - 1)

@@ -7,6 +7,7 @@ Permission: TypeAlias = Literal[
     "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth"
 ]
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
+NO_ROWS_HINT = "ask for COUNT, SUM, AVG and the like"
 
 
 def noise_hint(needs: Collection[str]) -> str:

@@ -5,7 +5,7 @@ question and from what was opened before, so nobody sends a plan, and nobody can
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from winnow.core import stream
 from winnow.privacy.concentrated_privacy import discrete_gaussian
+from winnow.privacy.mixing.sealed_rows import box_bytes, sealed_rows
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Local: TypeAlias = Callable[["OwnerTable"], NDArray[np.int64]]
 """What an owner puts into a step: whole numbers, worked out from its own rows."""
 Opened: TypeAlias = NDArray[Any]
-"""What a step opened: Python's whole numbers (dtype object) by a sum, bool by a comparison."""
+"""What a step opened: Python's whole numbers (dtype object), bool by a comparison, bytes by a mix."""
 T = TypeVar("T")
 
 
@@ -107,8 +108,49 @@ class Match:
     per_owner: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountDistinct:
+    """Counts the different identifiers that owners have. Opens whether they are `minimum` or more, and how many.
+
+    No owner has more than `most`, and together they have `identifiers`, those that several have counted as often.
+    """
+
+    label: str
+    local: Callable[["OwnerTable"], list[str]]
+    most: int
+    identifiers: int
+    minimum: int
+
+    length: ClassVar[int] = 2
+    per_owner: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Opens `slots` boxes of each owner in an order that nobody knows: its rows, of up to `size` bytes each, sealed to
+    the key of `reader`, and empty ones.
+    """
+
+    label: str
+    local: Callable[["OwnerTable"], list[bytes]]
+    slots: int
+    size: int
+    reader: bytes
+
+    per_owner: ClassVar[bool] = True
+
+    @property
+    def width(self) -> int:
+        """Bytes of a box."""
+        return box_bytes(self.size)
+
+    @property
+    def length(self) -> int:
+        return self.slots * self.width
+
+
 NumberStep: TypeAlias = Sum | Compare
-Step: TypeAlias = NumberStep | Match
+Step: TypeAlias = NumberStep | Match | CountDistinct | Mix
 Program: TypeAlias = Generator[Step, Opened, T]
 
 
@@ -147,15 +189,26 @@ def noise_share(step: NumberStep, owners: int, rng: np.random.Generator) -> NDAr
 def run_plain(program: Callable[[], Program[T]], tables: "Sequence[OwnerTable]", seed: int = 0) -> T:
     """The answer without any protection: what every other way of running a program is compared with."""
     running = program()
+    tables = [replace(table, place=place, secret=b"plain %d" % place) for place, table in enumerate(tables)]
     try:
         step = next(running)
         for number in count():
-            opened = _matched(step, tables) if isinstance(step, Match) else _computed(step, tables, seed, number)
-            step = running.send(opened)
+            step = running.send(_opened(step, tables, seed, number))
     except StopIteration as stop:
         answer: T = stop.value
         return answer
     raise AssertionError
+
+
+def _opened(step: Step, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:
+    if isinstance(step, Match):
+        return _matched(step, tables)
+    if isinstance(step, CountDistinct):
+        return _told_size(len({each for table in tables for each in step.local(table)}), step.minimum)
+    if isinstance(step, Mix):
+        boxes = [sealed_rows(step.local(table), step.slots, step.size, step.reader) for table in tables]
+        return np.frombuffer(b"".join(box for own in boxes for box in own), np.uint8)
+    return _computed(step, tables, seed, number)
 
 
 def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:
@@ -168,6 +221,9 @@ def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, numbe
 
 def _matched(step: Match, tables: "Sequence[OwnerTable]") -> Opened:
     lists = [{*step.local(tables[place])} for place in step.parties]
-    size = len(lists[0].intersection(*lists[1:]))
-    enough = size >= step.minimum
+    return _told_size(len(lists[0].intersection(*lists[1:])), step.minimum)
+
+
+def _told_size(size: int, minimum: int) -> Opened:
+    enough = size >= minimum
     return np.array([int(enough), size if enough else 0], dtype=object)

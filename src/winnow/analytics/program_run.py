@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from winnow.analytics.program import Compare, Opened, Program, Step, opened_length
+from winnow.analytics.program import Compare, Mix, Opened, Program, Step, opened_length
 from winnow.core import WinnowError
 
 T = TypeVar("T")
@@ -51,15 +51,17 @@ class ProgramRun(Generic[T]):
 
 def encode_opened(opened: Opened) -> bytes:
     """Its length depends on how many entries there are, not on their values."""
-    if opened.dtype == bool:
+    if opened.dtype in (bool, np.uint8):
         return opened.tobytes()
     return b"".join(int(value).to_bytes(NUMBER_BYTES, "little", signed=True) for value in opened)
 
 
 def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
-    width, length = 1 if isinstance(step, Compare) else NUMBER_BYTES, opened_length(step, owners)
+    width, length = 1 if isinstance(step, Compare | Mix) else NUMBER_BYTES, opened_length(step, owners)
     if len(data) != width * length:
         raise WinnowError(f"the result of step {step.label!r} has {len(data)} bytes; {width * length} were expected")
+    if isinstance(step, Mix):
+        return np.frombuffer(data, np.uint8)
     if not isinstance(step, Compare):
         numbers: list[Any] = [
             int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)

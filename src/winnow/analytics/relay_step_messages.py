@@ -41,11 +41,13 @@ class RestartedError(WinnowError):
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What a step opened, the tasks with whose replies owners did, and what it cost them."""
+    """What a step opened, the tasks with whose replies owners did, and what it cost them and the network."""
 
     opened: bytes
     tasks: list[Task]
     costs: list[Cost]
+    exchanges: int
+    sent_bytes: int
 
 
 def replies_of(federation: Federation, tasks: Sequence[Task], names: Mapping[int, str]) -> dict[int, Reply]:
@@ -96,7 +98,7 @@ class _StepExchange:
         self._own: StepParty | BatchedStep | None = None
         if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
             self._own = step_party(self._secure, SERVER, None)
-        self._attempt, self._exchanges = token_hex(ATTEMPT_BYTES), 0
+        self._attempt, self._exchanges, self._sent_bytes = token_hex(ATTEMPT_BYTES), 0, 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}
         self._last_tasks: list[Task] = []
@@ -113,7 +115,13 @@ class _StepExchange:
             addressed = [client for client in self._clients if client in messages or client in from_server]
             replies = self._send(addressed, messages, from_server)
             from_server = self._server_receives(to_server)
-        return StepResult(opened=self._agreed(), tasks=self._last_tasks, costs=self._costs)
+        return StepResult(
+            opened=self._agreed(),
+            tasks=self._last_tasks,
+            costs=self._costs,
+            exchanges=self._exchanges - 1,  # before the first there is nothing to carry
+            sent_bytes=self._sent_bytes,
+        )
 
     @property
     def _where(self) -> str:
@@ -141,6 +149,7 @@ class _StepExchange:
             for client in clients
         ]
         replies = replies_of(self._federation, tasks, self._agreement.names)
+        self._sent_bytes += sum(map(len, from_server.values())) + sum(map(_sent_bytes, replies.values()))
         for client, reply in replies.items():
             self._costs.append(reply.cost)
             if opened := part_bytes(reply, "opened", "values", self._agreement.names[client]):
@@ -174,6 +183,11 @@ class _StepExchange:
             raise WinnowError(f"{self._where} gave different results at {listed(who, MAX_NAMED)}; nothing was released")
         decode_opened(self._step, len(self._agreement.owners), most)
         return most
+
+
+def _sent_bytes(reply: Reply) -> int:
+    messages = sum(map(len, reply.peer_messages.values()))
+    return messages + sum(int(np.asarray(each).nbytes) for part in reply.payload.values() for each in part.values())
 
 
 def _message_part(message: bytes | None) -> Payload:

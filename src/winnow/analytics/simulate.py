@@ -5,23 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from winnow.analytics.kept_steps import kept_state
+from winnow.analytics.program import Program, Step, run_plain
 from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader
+from winnow.analytics.simulated_tables import simulated_tables
 from winnow.analytics.site import AnalysisSite
-from winnow.analytics.tables.federation_file import FederatedTable, load_federation
+from winnow.analytics.tables.federation_file import load_federation
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
 from winnow.analytics.workflow import AnalysisWorkflow, read_snapshot
-from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task, suggest
+from winnow.core import AnyEvent, ConfigError, Outcome, Population, Snapshot, Task
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
 from winnow.simulate.kept_states import StatesByClient
 
+T = TypeVar("T")
 OnMatch: TypeAlias = Callable[[str, list[str]], object]
 """Told the identifiers that an owner learns, by its name."""
 
@@ -44,9 +48,7 @@ class SimulatedOwners:
                 table,
                 terms[name],
                 client=client,
-                noise_seed=hmac.digest(
-                    seed.to_bytes(8, "big"), f"{question.model_dump_json()}\n{name}".encode(), "sha256"
-                ),
+                noise_seed=hmac.digest(seed.to_bytes(8, "big"), _seed_text(question, name), "sha256"),
                 submission="",
                 book=lambda: None,
                 identities=_Unsigned(),
@@ -72,6 +74,11 @@ class SimulatedOwners:
             fleet=Devices().draw(owners, seed),
             store=store,
         )
+
+
+def _seed_text(question: Question, owner: str) -> bytes:
+    """The same whoever may read the answer: a simulation can be repeated."""
+    return f"{question.model_dump_json(exclude={'reader'})}\n{owner}".encode()
 
 
 class _Unsigned:
@@ -114,43 +121,46 @@ def ask_simulated(
     `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
     `on_match` gets what an owner learns in a set intersection.
     """
-    table = load_federation(path).table(question.table)
-    for unknown in [name for name in owners if name not in table.owners]:
-        raise ConfigError(
-            f"table '{table.name}' has no owner {unknown!r}; {suggest(unknown, table.owners, at_most=12)}"
-        )
-    rows = {name: read() for name, read in table.owners.items() if not owners or name in owners}
-    terms = {name: simulated_terms(question, table, owned) for name, owned in rows.items()}
+    if folder is not None and question.shows_rows():
+        raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
+    question, reader = with_reader(question)
+    rows, terms = simulated_tables(question, load_federation(path), owners)
     if folder is None:
-        return ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+        answer = ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+        return opened_answer(answer, reader)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match)
     federation = partial(parties.federation, seed)
     return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
 
 
+def planned_steps(question: Question, path: Path, owners: Sequence[str] = ()) -> tuple[Answer, list[Step]]:
+    """What simulated owners would do, from their rows as they are and without any protection."""
+    question, _ = with_reader(question)
+    rows, terms = simulated_tables(question, load_federation(path), owners)
+    merged, steps = merge_terms(question, terms), list[Step]()
+    return run_plain(lambda: noted(question.program(merged), steps), list(rows.values())), steps
+
+
+def noted(program: Program[T], steps: list[Step]) -> Program[T]:
+    """A program whose steps are kept."""
+    try:
+        step = next(program)
+        while True:
+            steps.append(step)
+            step = program.send((yield step))
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
 def _digest_of(rows: Mapping[str, OwnerTable]) -> str:
     """Of the rows that a question is about: a run is not continued over others."""
     digest = sha256()
-    for name, table in rows.items():
+    for name, owned in rows.items():
         digest.update(name.encode())
-        for column in table.rows.combine_chunks().columns:
-            for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
-                digest.update(buffer)
+        for table in (owned, *owned.beside.values()):
+            for column in table.rows.combine_chunks().columns:
+                for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None):
+                    digest.update(buffer)
     return digest.hexdigest()
-
-
-def simulated_terms(question: Question, table: FederatedTable, rows: OwnerTable) -> QueryTerms:
-    """The first rule that allows all of a question; people are not told apart in a simulation."""
-    for rule in table.queries:
-        if question.needs() <= set(rule.allow):
-            return QueryTerms(
-                declaration=rows.declaration,
-                minimum=rule.minimum,
-                allow=rule.allow,
-                owners=rule.owners,
-                noise_needed=rule.noise is not None,
-                noise_delta=None if rule.noise is None else rule.noise.delta,
-            )
-    needed = ", ".join(sorted(question.needs()))
-    raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from winnow.analytics.agreement import SERVER, Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.kept_steps import kept_state, read_kept
-from winnow.analytics.program import Match, NumberStep, Sum, local_vector, noise_share
+from winnow.analytics.list_parties import ListParty, list_party
+from winnow.analytics.program import CountDistinct, Match, Mix, NumberStep, Sum, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
@@ -23,7 +24,7 @@ from winnow.core import Failure, Handler, Outcome, Reply, Task, WinnowError
 from winnow.core.untrusted_text import one_line
 from winnow.learn.secure_randomness import secure_generator
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
+from winnow.privacy.set_intersection.match_party import MatchParty
 from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep, StepParty
@@ -79,7 +80,7 @@ class AnalysisSite:
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | BatchedStep | MatchParty | None = None
+        self._party: StepParty | BatchedStep | ListParty | None = None
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -128,13 +129,10 @@ class AnalysisSite:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
         self._fix_step(run.number, step.digest)
-        if isinstance(run.step, Match):
-            assert isinstance(step, MatchStep)
-            if self._rows is None:
-                raise SharesError("a helper has no identifiers to match")
-            self._party = MatchParty(step, self._client, run.step.local(self._rows))
+        if not isinstance(step, SecureStep):
+            self._party = list_party(step, run.step, self._client, self._rows)
             return self._reply(task, self._party.first_messages())
-        assert isinstance(step, SecureStep)
+        assert not isinstance(run.step, Match | CountDistinct | Mix)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
@@ -188,10 +186,14 @@ class AnalysisSite:
 
     def _rows_that_count(self, agreement: Agreement) -> "OwnerTable | None":
         """Noise hides at most as many rows of a unit as every owner declares: further ones do not count."""
-        if self._table is None or self._question.epsilon is None:
-            return self._table
-        declared = self._table.declaration.model_copy(update={"rows": agreement.terms.declaration.rows})
-        return replace(self._table, declaration=declared).limited()
+        if self._table is None:
+            return None
+        place = agreement.owners.index(self._client)
+        table = replace(self._table, place=place, secret=hmac.digest(self._noise_seed, b"draws", "sha256"))
+        if self._question.epsilon is None:
+            return table
+        declared = table.declaration.model_copy(update={"rows": agreement.terms.declaration.rows})
+        return replace(table, declaration=declared).limited()
 
     def _input(self, agreement: Agreement, step: NumberStep, number: int) -> NDArray[Any]:
         """What this owner puts into a step: from its rows, with its share of the noise."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import Answer, merge_terms
-from winnow.analytics.simulate import simulated_terms
+from winnow.analytics.simulated_tables import simulated_tables
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.analytics.tables.declaration import SET_COLUMN, TableDeclaration
 from winnow.analytics.tables.federation_file import load_federation
@@ -81,12 +81,12 @@ def load_training_table(settings: DataSettings) -> DataSet:
     """The rows of simulated owners, each of whom is a client."""
     if settings.path is None or settings.table is None:
         raise ConfigError('data.table needs the file that declares it: data.path = "federation.toml"')
-    table = load_federation(Path(settings.path)).table(settings.table)
-    rows = {name: read() for name, read in table.owners.items()}
+    federation = load_federation(Path(settings.path))
+    rows = {name: read() for name, read in federation.divided(settings.table).owners.items()}
     stated = settings.preprocessing
     if stated is None:
         question = units_question(settings)
-        terms = merge_terms(question, {name: simulated_terms(question, table, each) for name, each in rows.items()})
+        terms = merge_terms(question, simulated_tables(question, federation)[1])
         answer = run_plain(lambda: question.program(terms), list(rows.values()))
         stated = common_preprocessing(answer, settings)
     return training_data_set(rows, settings, stated)

@@ -33,6 +33,8 @@ from winnow.core.federation import clients_of
 from winnow.privacy.concentrated_privacy import epsilon_of
 from winnow.runs import file_names
 
+MESSAGES = "messages"
+"""The part of a step's metrics that counts its exchanges."""
 MAX_TERMS_BYTES = 1 << 20
 """Of one owner's terms."""
 
@@ -105,12 +107,12 @@ class AnalysisWorkflow:
 
 
 def _round_finished(federation: Federation, number: int, result: StepResult) -> RoundFinished:
-    spent = Cost.total(result.costs)
+    spent = Cost.total(result.costs)._replace(sent_bytes=float(result.sent_bytes))
     return RoundFinished(
         round=number,
         at=federation.clock.now,
         version=number,
-        metrics={},
+        metrics={MESSAGES: {"exchanges": float(result.exchanges)}},
         aggregated=clients_of(result.tasks),
         joules=spent.joules,
         cost=spent,

@@ -70,6 +70,30 @@ def check_output(path: Path | None, ending: str) -> None:
         raise ConfigError(f"--out {path}: there is no folder {path.parent}")
 
 
+class CountedSteps:
+    """What the steps of a question cost."""
+
+    def __init__(self) -> None:
+        self.exchanges, self.sent_bytes = 0, 0.0
+
+    def add(self, event: "AnyEvent") -> None:
+        from winnow.analytics.workflow import MESSAGES
+        from winnow.core import RoundFinished
+
+        if isinstance(event, RoundFinished):
+            self.exchanges += int(event.metrics.get(MESSAGES, {}).get("exchanges", 0))
+            self.sent_bytes += event.cost.sent_bytes
+
+    def text(self, seconds: float) -> str:
+        """An answer that a folder had already took no steps."""
+        from winnow.core.join_names import counted
+        from winnow.report.number_format import size_text
+
+        if not self.exchanges:
+            return f"{seconds:.1f} s"
+        return f"{counted(self.exchanges, 'exchange')}, {seconds:.1f} s, {size_text(self.sent_bytes)}"
+
+
 def ask(
     question: "Question",
     *,
@@ -78,19 +102,25 @@ def ask(
     owners: str | None,
     folder: Path | None,
     on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
+    on_event: "Callable[[AnyEvent], object]" = lambda event: None,
 ) -> "Answer":
     """The answer; meanwhile standard error says how far it is."""
     from winnow import questions
     from winnow.cli.console import say
 
-    with exit_on_interrupt(lambda: _advice(folder)), _progress() as on_event:
+    with exit_on_interrupt(lambda: _advice(folder)), _progress() as show:
+
+        def happened(event: "AnyEvent") -> None:
+            show(event)
+            on_event(event)
+
         return questions.ask(
             question,
             federation=federation,
             kit=kit,
             owners=names(owners),
             folder=folder,
-            on_event=on_event,
+            on_event=happened,
             on_line=say,
             on_match=on_match,
         )

@@ -33,18 +33,10 @@ def explain_asked(question: "Question", federation: Path, *, as_json: bool) -> N
 
 def _terms(question: "Question", federation: Path, owners: tuple[str, ...]) -> "MergedTerms":
     from winnow.analytics.question import merge_terms
-    from winnow.analytics.simulate import simulated_terms
+    from winnow.analytics.simulated_tables import simulated_tables
     from winnow.analytics.tables.federation_file import load_federation
 
-    table = load_federation(federation).table(question.table)
-    return merge_terms(
-        question,
-        {
-            name: simulated_terms(question, table, read())
-            for name, read in table.owners.items()
-            if not owners or name in owners
-        },
-    )
+    return merge_terms(question, simulated_tables(question, load_federation(federation), owners)[1])
 
 
 def show_explanation(question: "Question", terms: "MergedTerms", *, as_json: bool) -> None:

@@ -14,7 +14,10 @@ EXPLAIN = re.compile(r"\s*explain\s+", re.IGNORECASE)
 
 def query(
     sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="A SELECT statement in DuckDB's dialect.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="SQL", help="A SELECT statement in DuckDB's dialect; or the word budget.", show_default=False
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE.sql", help="Read it from a file.", show_default=False)
@@ -29,7 +32,7 @@ def query(
         float | None, typer.Option(metavar="D", help="The δ of --epsilon; default: 1e-6.", show_default=False)
     ] = None,
     explained: Annotated[
-        bool, typer.Option("--explain", help="Say what the owners would do and who would learn what; ask nobody.")
+        bool, typer.Option("--explain", help="Say what the owners would do, who would learn what, and its cost.")
     ] = False,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="A prompt for one statement after another.")
@@ -44,7 +47,8 @@ def query(
 ) -> None:
     """Ask a table whose rows several owners hold, in SQL.
 
-    Groups of fewer rows than the owners' minimum are left out.
+    Groups of fewer rows than the owners' minimum are left out. `winnow query budget` shows what is left of your privacy
+    budgets.
     """
     from winnow.analytics.sql.query_answer import check_ending
     from winnow.core import ConfigError
@@ -56,11 +60,16 @@ def query(
         prefix = EXPLAIN.match(statement)
         plain = statement[prefix.end() :] if prefix else statement
         if prefix or explained:
-            _explain(plain, federation, kit, epsilon)
+            _explain(plain, federation, kit, owners, epsilon)
             return
         given = {"kind": "query", "sql": plain, "epsilon": epsilon, "delta": delta}
         _answer(given, federation, kit, owners, folder, out, as_json=as_json)
 
+    if sql is not None and sql.strip().lower() == "budget":
+        from winnow.cli.query_budget import show_budgets
+
+        show_budgets(federation, kit, as_json=as_json)
+        return
     if interactive:
         from winnow.cli.query_prompt import prompt
 
@@ -85,14 +94,13 @@ def _read(file: Path | None) -> str:
         raise ConfigError(f"{file} is not text in UTF-8") from error
 
 
-def _explain(sql: str, federation: Path | None, kit: Path | None, epsilon: float | None) -> None:
+def _explain(sql: str, federation: Path | None, kit: Path | None, owners: str | None, epsilon: float | None) -> None:
     from winnow import questions
+    from winnow.cli.ask_owners import names
     from winnow.cli.console import answer
-    from winnow.core import ConfigError
 
-    if kit is not None:
-        raise ConfigError("--explain plans for a federation file (--in); an answer of real owners has its plan, too")
-    for line in questions.explain_statement(sql, federation, epsilon=epsilon).splitlines():
+    explained = questions.explain_statement(sql, federation, kit=kit, owners=names(owners), epsilon=epsilon)
+    for line in explained.splitlines():
         answer(line)
 
 
@@ -111,11 +119,13 @@ def _answer(
     from winnow.analytics.question import read_question
     from winnow.analytics.sql.answer_table import answer_table
     from winnow.analytics.sql.query_answer import QueryAnswer
-    from winnow.cli.ask_owners import ask
+    from winnow.cli.ask_owners import CountedSteps, ask
     from winnow.cli.console import say, stdout_console, write_json
 
     question, begun = read_question({key: value for key, value in given.items() if value is not None}), monotonic()
-    found = QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+    counted = CountedSteps()
+    asked = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_event=counted.add)
+    found = QueryAnswer(asked)
     if out is not None:
         found.write(out)
         say(f"{len(found.rows):,} rows: {out}")
@@ -125,4 +135,4 @@ def _answer(
         stdout_console().print(answer_table(found))
     for line in found.notes():
         say(line)
-    say(f"{len(found.answer['owners'])} owners, {monotonic() - begun:.1f} s.")
+    say(f"{len(found.answer['owners'])} owners, {counted.text(monotonic() - begun)}.")

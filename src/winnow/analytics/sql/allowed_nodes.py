@@ -14,7 +14,8 @@ BINARY = ("this", "expression")
 UNARY = ("this",)
 
 STRUCTURE: Mapping[type[exp.Expr], tuple[str, ...]] = {
-    exp.Select: ("with_", "expressions", "from_", "where", "group", "having", "order", "limit", "offset"),
+    exp.Select: ("with_", "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset"),
+    exp.Join: ("this", "on", "using", "side", "kind"),
     exp.From: UNARY,
     exp.Where: UNARY,
     exp.Group: ("expressions",),
@@ -47,7 +48,8 @@ EXPRESSIONS: Mapping[type[exp.Expr], tuple[str, ...]] = {
     **dict.fromkeys((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ), BINARY),
     **dict.fromkeys((exp.And, exp.Or), BINARY),
     exp.Is: BINARY,
-    exp.In: ("this", "expressions"),
+    exp.In: ("this", "expressions", "query"),
+    exp.Exists: UNARY,
     exp.Between: ("this", "low", "high"),
     **dict.fromkeys((exp.Like, exp.ILike), (*BINARY, "negate")),
     exp.Case: ("this", "ifs", "default"),
@@ -87,7 +89,10 @@ ALLOWED = {**STRUCTURE, **EXPRESSIONS, **AGGREGATES}
 CAST_TYPES = {
     *(exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT, exp.DType.DOUBLE),
     *(exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.BOOLEAN, exp.DType.DATE, exp.DType.TIMESTAMP),
+    exp.DType.TIMESTAMPNTZ,
 }
+
+JOINS = ("", "INNER", "CROSS", "LEFT")
 
 SPOKEN: Mapping[str, str] = {
     "distinct": "DISTINCT",
@@ -99,7 +104,6 @@ SPOKEN: Mapping[str, str] = {
     "recursive": "WITH RECURSIVE",
     "all": "GROUP BY ALL",
     "by_name": "UNION BY NAME",
-    "query": "IN (SELECT …)",
     "seed": "REPEATABLE",
     "db": "a schema before a name",
     "rows": "a sample of a number of rows",
@@ -130,6 +134,8 @@ def check_nodes(tree: exp.Expr) -> None:
                 raise refused(node, f"{_argument(node, name, value)} is not supported")
         if isinstance(node, tuple(AGGREGATES)) and node.this is None:
             raise refused(node, f"{_called(node)} lacks what it is about; write COUNT(*), or a column")
+        if isinstance(node, exp.Join) and (node.side or node.kind) not in JOINS:
+            raise refused(node, f"{one_line(node.side or node.kind)} JOIN is not supported; INNER JOIN is")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
 
@@ -153,8 +159,10 @@ def _called(node: object) -> str:
 
 
 def _argument(node: exp.Expr, name: str, value: object) -> str:
-    if name == "joins" and isinstance(value, list):
-        return f"{one_line(' '.join(filter(None, (value[0].side, value[0].kind))))} JOIN".strip()
+    if name == "joins":
+        return "a join in parentheses"
+    if name == "method":
+        return f"{one_line(value)} JOIN"
     if name == "distinct":
         return "UNION without ALL" if isinstance(node, exp.Union) else "SELECT DISTINCT"
     if isinstance(value, exp.Window | exp.Subquery):

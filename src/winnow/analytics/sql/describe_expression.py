@@ -39,7 +39,7 @@ CAST_KINDS: Mapping[exp.DType, ColumnType] = {
     **dict.fromkeys((exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT), "integer"),
     **dict.fromkeys((exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL), "number"),
     **dict.fromkeys((exp.DType.TEXT, exp.DType.VARCHAR), "text"),
-    **dict.fromkeys((exp.DType.DATE, exp.DType.TIMESTAMP), "date"),
+    **dict.fromkeys((exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ), "date"),
     exp.DType.BOOLEAN: "boolean",
 }
 WIDE_TYPES = (exp.DType.BIGINT, exp.DType.DOUBLE)
@@ -51,6 +51,7 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
     """ConfigError if it has something that does not belong into an expression of rows."""
     if isinstance(node, exp.Column):
         return columns(node)
+    refuse_subqueries(node)
     if isinstance(node, exp.Subquery | exp.Select | exp.Star | exp.Alias):
         what = "SELECT within an expression" if isinstance(node, exp.Subquery | exp.Select) else "*"
         raise refused(node, f"{what} is not supported here")
@@ -58,6 +59,13 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
         raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
     parts = [describe_expression(each, columns) for each in _operands(node)]
     return made_of(_result(node, parts), parts)
+
+
+def refuse_subqueries(node: exp.Expr) -> None:
+    """Conditions have a place of their own for EXISTS and IN (SELECT …)."""
+    for each in node.find_all(exp.Exists, exp.In):
+        if isinstance(each, exp.Exists) or each.args.get("query"):
+            raise refused(each, "EXISTS and IN (SELECT …) are supported in WHERE alone")
 
 
 def _operands(node: exp.Expr) -> list[exp.Expr]:

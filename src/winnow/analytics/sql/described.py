@@ -26,6 +26,8 @@ class Described:
     """Whether it may fail on a row, and then is NULL."""
     columns: frozenset[str] = frozenset()
     """The columns that it is made of."""
+    together: str | None = None
+    """What its values name, by which rows lie together at an owner."""
 
     @property
     def bounded(self) -> bool:
@@ -43,13 +45,12 @@ NOTHING = Described(low=inf, high=-inf, values=())
 def described_column(name: str, column: ColumnDeclaration) -> Described:
     low, high = column.bounds or (-inf, inf)
     known = column.known_type
+    plain = Described(level=column.level, type=known, columns=frozenset({name}), together=column.together)
     if known == "boolean":
-        return Described(level=column.level, type=known, low=0, high=1, values=(False, True), columns=frozenset({name}))
+        return replace(plain, low=0, high=1, values=(False, True))
     if column.values is not None and known != "text":
         low, high = (pick(float(each) for each in column.values) for pick in (min, max))
-    return Described(
-        level=column.level, type=known, low=low, high=high, values=column.values, columns=frozenset({name})
-    )
+    return replace(plain, low=low, high=high, values=column.values)
 
 
 def strictest(parts: Iterable[Described]) -> Level:
@@ -74,6 +75,7 @@ def either(parts: Iterable[Described]) -> Described:
     types = {each.type for each in parts if each != NOTHING and each.type is not None}
     known = [each.values for each in parts if each.values is not None]
     values = tuple(dict.fromkeys(value for each in known for value in each))
+    kinds = {each.together for each in parts}
     single = types.pop() if len(types) == 1 else ("number" if types == {"integer", "number"} else None)
     return made_of(
         Described(
@@ -81,6 +83,7 @@ def either(parts: Iterable[Described]) -> Described:
             low=min((each.low for each in parts), default=-inf),
             high=max((each.high for each in parts), default=inf),
             values=values if len(known) == len(parts) and single is not None else None,
+            together=kinds.pop() if len(kinds) == 1 else None,
         ),
         parts,
     )

@@ -60,9 +60,11 @@ def add_table(
     columns = declaration.columns
     if rows is None:
         rows = arrow.table({each: arrow.array([], ARROW_TYPES[kind_of(column)]) for each, column in columns.items()})
-    opened.register(ROWS, rows.select(list(columns)))
+    raw = f"{ROWS} {name}"
+    opened.register(raw, rows.select(list(columns)))
     fields = ", ".join(f"{_clipped(each, column)} AS {quoted(each)}" for each, column in columns.items())
-    opened.execute(f"CREATE TEMP VIEW {quoted(name)} AS SELECT {fields} FROM {ROWS}")  # noqa: S608 - names are quoted
+    view = f"CREATE TEMP VIEW {quoted(name)} AS SELECT {fields} FROM {quoted(raw)}"  # noqa: S608 - names are quoted
+    opened.execute(view)
 
 
 def kind_of(column: ColumnDeclaration) -> str:

@@ -8,6 +8,7 @@ from winnow.analytics.program import Program
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
 from winnow.analytics.sql.finish_query import finish_query
+from winnow.analytics.sql.first_rows import open_first
 from winnow.analytics.sql.opened_sums import open_sums
 from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
@@ -22,7 +23,9 @@ MAX_GROUPS = 5_000
 
 def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
-    selection = RowSelection(plan, terms.declaration)
+    selection = RowSelection(plan, terms.tables(plan.tables))
+    if plan.first is not None:
+        selection.end = yield from open_first(plan.first, selection, terms.minimum)
     groups = yield from _open_groups(plan, selection)
     selected, sets = SelectedRows(selection, groups), sets_of(plan)
     shown: list[int] = []

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import ceil, log, prod
 
+from winnow.analytics.sql.first_rows import ARITY
 from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
 from winnow.analytics.sql.row_sets import sets_of
 from winnow.analytics.stats.quantile_search import STEPS
@@ -23,15 +24,18 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
     yield "at each owner", plan.local_sql
     if plan.public_sql is not None:
         yield "secure sum", f"public values of GROUP BY; nobody learns whose they are: {plan.public_sql}"
+    if plan.first is not None:
+        what = f"where the first {plan.first.count} end: rounds of {2 * (ARITY - 1)} comparisons, until it is exact"
+        yield "secure compare", what
     yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
-    yield "secure compare", f"rows >= {minimum} for {_groups(plan)}"
+    yield "secure compare", f"{plan.counted} >= {minimum} for {_groups(plan)}"
     sets = len(sets_of(plan)) - 1
     asked = [f"which of {sets} sets of rows leave out none"] if sets else []
     asked += [] if plan.private else ["which smaller groups are empty"]
     if asked:
         yield "secure compare", ", and ".join(asked)
     if sets:
-        yield "secure compare", f"rows >= {minimum} for those that do, in each group with enough rows"
+        yield "secure compare", f"{plan.counted} >= {minimum} for those that do, in each group with enough rows"
     yield "secure sum", f"{_sums(plan)} for each group with enough rows, in shares of {owners} owners"
     for each in (each for each in plan.aggregates if each.function in SEARCHES):
         column = each.arguments[0].column
@@ -67,6 +71,8 @@ def _who_learns(plan: QueryPlan, owners: int, minimum: int, *, noisy: bool) -> I
         return
     if plan.public_sql is not None:
         yield "  owners, server: values of public columns in GROUP BY, whatever WHERE says; how many owners have each"
+    if plan.first is not None:
+        yield f"  owners, server: what the last of the first {plan.first.count} rows is sorted by, closely"
     small = f"fewer than {minimum}" if plan.private else f"no rows and which fewer than {minimum}"
     yield f"  owners, server: which groups have {small};"
     yield "                  the numbers of the others, before HAVING and LIMIT"

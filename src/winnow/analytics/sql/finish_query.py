@@ -40,7 +40,7 @@ def finish_query(
             f"the end of the statement cannot be computed ({type(error).__name__}); check its expressions"
         ) from None
     return {
-        "rows": [dict(zip(plan.columns, map(_plain, row), strict=False)) for row in rows],
+        "rows": [dict(zip(plan.columns, map(plain_value, row), strict=False)) for row in rows],
         "errors": [_errors(plan, row[len(plan.columns) :]) for row in rows],
     }
 
@@ -55,7 +55,7 @@ def _numbers(values: Sequence[int | float | None]) -> arrow.Array:
     return arrow.array(values, arrow.int64() if whole else arrow.float64())
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """As JSON can hold it."""
     if isinstance(value, datetime):
         return value.isoformat(sep=" ")

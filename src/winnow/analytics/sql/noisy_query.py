@@ -35,7 +35,7 @@ def noisy_query(plan: QueryPlan, terms: MergedTerms, rho: float) -> Program[dict
     _check(plan)
     rows = rows_a_unit(terms.declaration)
     groups = listed_groups(plan, [()])
-    selected = SelectedRows(RowSelection(plan, terms.declaration), groups)
+    selected = SelectedRows(RowSelection(plan, terms.tables(plan.tables)), groups)
     blocks = _blocks(plan, selected.groups)
     cells = yield from over_selected(open_blocks(blocks, rows, rho, len(terms.owners)), selected)
     counts = cells[_key(ALL_ROWS)]
@@ -60,8 +60,12 @@ def _check(plan: QueryPlan) -> None:
         raise ConfigError(f"GROUP BY {shown}: with noise it needs a list of values; declare values = […]")
     if plan.sample is not None:
         raise ConfigError("TABLESAMPLE and noise cannot be combined; leave one of them out")
+    if plan.first is not None:
+        raise ConfigError("the first rows of all owners cannot be found with noise; leave LIMIT out of the subquery")
     if plan.copies > 1:
-        raise ConfigError("UNION ALL counts a row several times; with noise a statement names its table once")
+        raise ConfigError(
+            "with noise a statement names one table, once: a join or UNION ALL counts a row several times"
+        )
 
 
 def _key(rows: RowSet) -> Key:

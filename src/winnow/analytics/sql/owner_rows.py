@@ -1,6 +1,6 @@
 """The rows that a statement selects at an owner: their group, and the numbers that are summed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as arrow
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Local, Match, Program
+from winnow.analytics.program import Compare, Local, Program, Sum
 from winnow.analytics.sql.duckdb_engine import add_table, connection
+from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
+from winnow.analytics.sql.join_units import UNIT
 from winnow.analytics.sql.query_plan import QueryPlan
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
@@ -48,6 +50,11 @@ class SelectedRows:
         """Those that belong to a group, with its number."""
         return self._found(table)[1]
 
+    def counts(self, table: OwnerTable, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """By group: how many rows there are, or of a join how many units they belong to."""
+        rows = self.rows(table)
+        return distinct_units(rows, self.groups.codes(rows), self.groups.count, mask)
+
     def outside(self, table: OwnerTable) -> int:
         """How many belong to no group."""
         return self._found(table)[2]
@@ -59,12 +66,29 @@ class SelectedRows:
         return kept
 
 
+def distinct_units(
+    rows: OwnerTable, codes: NDArray[np.int64], count: int, mask: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """By code: how many rows, or of a join how many different units."""
+    codes, units = codes if mask is None else codes[mask], units_of(rows)
+    if units is None:
+        return np.bincount(codes, minlength=count)
+    width = int(units.max(initial=0)) + 1
+    pairs = np.unique(codes * width + (units if mask is None else units[mask]))
+    return np.bincount(pairs // width, minlength=count)
+
+
+def units_of(rows: OwnerTable) -> NDArray[np.int64] | None:
+    """What each row of a join belongs to; None where every row counts on its own."""
+    return rows.numbers(UNIT).astype(np.int64) if UNIT in rows.rows.column_names else None
+
+
 def over_selected(program: Program[T], selected: SelectedRows) -> Program[T]:
     """A program about the selected rows as one about the owner's table."""
     try:
         step = next(program)
         while True:
-            assert not isinstance(step, Match)
+            assert isinstance(step, Sum | Compare)
             opened = yield replace(step, local=_after_selection(step.local, selected))
             step = program.send(opened)
     except StopIteration as stop:
@@ -79,24 +103,51 @@ def _after_selection(local: Local, selected: SelectedRows) -> Local:
 class RowSelection:
     """Selects an owner's rows by a plan."""
 
-    def __init__(self, plan: QueryPlan, declaration: TableDeclaration) -> None:
-        self._plan, self._declaration = plan, declaration
+    def __init__(self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration]) -> None:
+        self._plan, self._declarations = plan, declarations
         self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
+        self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
+        self.end: Place | None = None
+        """Where the rows end that the statement is about, if it is about the first ones."""
         columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
         for each in (*plan.arguments, *plan.indicators):
             bounds = (each.column.low, each.column.high)
             columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
+        if plan.counted != "rows":
+            columns[UNIT] = ColumnDeclaration(level="private", type="integer")
         self._selected = TableDeclaration(columns=columns)
 
     def grouped(self, table: OwnerTable, groups: Sequence[Group]) -> tuple[OwnerTable, int]:
         """The rows that belong to a group, and how many do not."""
-        rows = self._execute(table, self._plan.local_sql, sampled=True)
+        rows = self._rows(table)
+        if self.end is not None:
+            rows = rows.filter(arrow.array(not_beyond(self.ranks(table), self.end)))
         codes = group_codes([rows.column(key.name) for key in self._plan.keys], groups, rows.num_rows)
         kept = codes >= 0
         columns = {GROUP: arrow.array(codes[kept])}
         for each in (*self._plan.arguments, *self._plan.indicators):
             columns[each.name] = rows.column(each.name).filter(arrow.array(kept))
-        return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
+        if self._plan.counted == "rows":
+            return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
+        encoded = rows.column(UNIT).combine_chunks().dictionary_encode()
+        units = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        columns[UNIT] = arrow.array(units[kept].astype(np.int64))
+        return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), len(np.unique(units[~kept]))
+
+    def ranks(self, table: OwnerTable) -> list[NDArray[np.int64]]:
+        """Of the rows by each key of ORDER BY."""
+        assert self._plan.first is not None
+        rows = self._rows(table)
+        return with_lots([key.ranks(rows.column(key.name)) for key in self._plan.first.keys], rows.num_rows, table)
+
+    def count(self, table: OwnerTable) -> int:
+        return int(self._rows(table).num_rows)
+
+    def _rows(self, table: OwnerTable) -> arrow.Table:
+        kept = self._executed.get(id(table))
+        if kept is None or kept[0] is not table:
+            kept = self._executed[id(table)] = (table, self._execute(table, self._plan.local_sql, sampled=True))
+        return kept[1]
 
     def public_values(self, table: OwnerTable) -> list[Group]:
         """The values of keys that are not listed, over all rows."""
@@ -108,16 +159,27 @@ class RowSelection:
         return kept[1]
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
-        rows = table.rows
-        if sampled and self._plan.sample is not None:
-            drawn = stream(0, "TABLESAMPLE", self._plan.local_sql, len(table)).random(len(table))
-            rows = rows.filter(arrow.array(drawn < self._plan.sample))
-        try:
-            with connection() as opened:
-                add_table(opened, self._plan.table, self._declaration, rows)
-                return opened.sql(sql).to_arrow_table()
-        except duckdb.Error as error:  # its text may quote a cell
-            raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
+        sample = self._plan.sample if sampled else None
+        return execute_at_owner(table, self._declarations, sql, sample)
+
+
+def execute_at_owner(
+    table: OwnerTable, declarations: Mapping[str, TableDeclaration], sql: str, sample: float | None = None
+) -> arrow.Table:
+    """What a statement selects of an owner's rows, or of a part of those of its first table."""
+    (first, declaration), *others = declarations.items()
+    rows = table.rows
+    if sample is not None:
+        drawn = stream(0, "TABLESAMPLE", sql, len(table)).random(len(table))
+        rows = rows.filter(arrow.array(drawn < sample))
+    try:
+        with connection() as opened:
+            add_table(opened, first, declaration, rows)
+            for name, declared in others:
+                add_table(opened, name, declared, table.beside[name].rows)
+            return opened.sql(sql).to_arrow_table()
+    except duckdb.Error as error:  # its text may quote a cell
+        raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
 
 
 def group_codes(columns: Sequence[arrow.ChunkedArray], groups: Sequence[Group], rows: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from winnow.analytics.sql.allowed_nodes import check_nodes
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_nodes
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
@@ -44,12 +44,28 @@ def parse_sql(sql: str) -> exp.Select:
     return tree
 
 
+def order_of(select: exp.Select) -> list[exp.Ordered]:
+    """What ORDER BY lists."""
+    order = select.args.get("order")
+    return list(order.expressions) if order is not None else []
+
+
+def shows_rows(tree: exp.Select) -> bool:
+    """Whether a statement asks for rows, and not for numbers about them."""
+    own = [*tree.expressions, *([tree.args["having"]] if tree.args.get("having") else [])]
+    return not tree.args.get("group") and not any(each.find(*AGGREGATES) for each in own)
+
+
 @lru_cache(maxsize=64)
 def tables_of(sql: str) -> tuple[str, ...]:
     """The tables that a statement reads, as it writes them."""
     tree = parse_sql(sql)
     defined = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return tuple(dict.fromkeys(each.name for each in tree.find_all(exp.Table) if each.name.lower() not in defined))
+    found: dict[str, str] = {}
+    for each in tree.find_all(exp.Table):
+        if each.name.lower() not in defined:
+            found.setdefault(each.name.lower(), each.name)
+    return tuple(found.values())
 
 
 def _syntax_error(error: SqlglotError) -> str:

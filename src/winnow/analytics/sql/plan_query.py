@@ -3,21 +3,25 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count
 
 import duckdb
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
+from winnow.analytics.sql.flatten_subquery import flattened
+from winnow.analytics.sql.join_units import UNIT, chooses_by_private, unit_of
 from winnow.analytics.sql.parse_sql import parse_sql
-from winnow.analytics.sql.plan_aggregates import AggregateReader
+from winnow.analytics.sql.plan_aggregates import AggregateReader, function_name
+from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
+from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
-from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.sql.safe_conditions import with_safe_conditions
+from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
 from winnow.analytics.sql.table_sample import take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
@@ -25,24 +29,34 @@ from winnow.core.untrusted_text import one_line
 MAX_COLUMNS = 200
 
 
-def make_query_plan(sql: str, table: str, declaration: TableDeclaration) -> QueryPlan:
-    """The plan; ConfigError in one line names what is refused, and where."""
-    return _make_plan(sql, table, declaration.model_dump_json())
+def make_query_plan(sql: str, tables: Mapping[str, TableDeclaration]) -> QueryPlan:
+    """The plan; ConfigError in one line names what is refused, and where. Every owner has all the tables."""
+    return _make_plan(sql, tuple((name, each.model_dump_json()) for name, each in tables.items()))
 
 
 @lru_cache(maxsize=64)
-def _make_plan(sql: str, table: str, declared: str) -> QueryPlan:
+def _make_plan(sql: str, declared: tuple[tuple[str, str], ...]) -> QueryPlan:
     """Simulated owners make the same plan, one after another."""
-    declaration = TableDeclaration.model_validate_json(declared)
+    declarations = {name: TableDeclaration.model_validate_json(each) for name, each in declared}
     tree = parse_sql(sql)
     sample = take_sample(tree)
-    source = row_source(tree, {table.lower(): table_relation(declaration)})
-    if tree.args.get("where"):
-        describe_expression(tree.args["where"].this, source.described)
+    tables = {name.lower(): table_relation(each) for name, each in declarations.items()}
+    first, inner = take_first(tree, tables)
+    if first is None:
+        tree = flattened(tree)
+    elif len(tables) > 1:
+        raise refused(tree, "LIMIT in a subquery is supported where a statement names one table")
+    source = row_source(tree, tables)
+    if first is not None and inner is not None:
+        add_keys(inner, first)
+    if not source.divided:
+        raise refused(tree, "all owners have the same rows of what is in FROM; name a table whose rows are divided")
     with connection() as opened:
-        add_table(opened, table, declaration)
-        private = frozenset(name.lower() for name, each in declaration.columns.items() if each.level == "private")
-        planner = _Planner(tree=tree, source=source, opened=opened, table=table, sample=sample, private=private)
+        for name, declaration in declarations.items():
+            add_table(opened, name, declaration)
+        planner = _Planner(
+            tree=tree, source=source, opened=opened, tables=tuple(declarations), sample=sample, first=first
+        )
         return planner.plan()
 
 
@@ -51,14 +65,16 @@ class _Planner:
     tree: exp.Select
     source: RowSource
     opened: duckdb.DuckDBPyConnection
-    table: str
+    tables: tuple[str, ...]
     sample: float | None
-    private: frozenset[str]
-    """The private columns."""
+    first: FirstRows | None
     reader: AggregateReader = field(init=False)
 
     def plan(self) -> QueryPlan:
         self.reader = AggregateReader(self.source)
+        self._unit = unit_of(self.source)
+        several = len(self.tables) > 1 or self._unit is not None
+        self._safe = with_safe_conditions(self.tree) if several else None
         outputs = list(self._outputs())
         aliases = {name.lower(): value for value, name, given in outputs if given}
         key_nodes = list(self._key_nodes([value for value, _, _ in outputs], aliases))
@@ -74,21 +90,26 @@ class _Planner:
         keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
-        names = _unique([name for _, name, _ in outputs])
+        names = unique_names([name for _, name, _ in outputs])
         plan = QueryPlan(
-            table=self.table,
+            tables=self.tables,
             keys=tuple(keys),
             aggregates=tuple(aggregates),
             local_sql=self._local(keys, self.reader.columns()),
-            public_sql=self._public(unlisted) if unlisted else None,
+            public_sql=public_key_sql(self.tree, self.source, unlisted) if unlisted else None,
             finish_sql=finish_sql(self.tree, finished, names, conditions, order, keys, aggregates),
             columns=tuple(names),
             error_columns=tuple(error_sources(finished)),
-            copies=sum(each.name.lower() == self.table.lower() for each in self.tree.find_all(exp.Table)),
+            copies=sum(1 for _ in self.tree.find_all(exp.Table)) - sum(1 for _ in self.tree.find_all(exp.CTE)),
+            counted="rows" if self._unit is None else self._unit.words,
             indicators=self.reader.indicators,
-            private=any(each.name.lower() in self.private for each in self.tree.find_all(exp.Column)),
+            private=chooses_by_private(self.tree, self.source),
             sample=self.sample,
+            first=self.first,
         )
+        if self._unit is not None and (ranked := [each for each in aggregates if each.level is not None]):
+            node = self.reader.found[list(self.reader.found)[aggregates.index(ranked[0])]]
+            raise refused(node, f"{function_name(node)} of a join is not supported: one row may be joined with many")
         described_types(self.opened, plan.local_sql)
         return plan
 
@@ -106,6 +127,7 @@ class _Planner:
 
     def _resolved(self, node: exp.Expr, aliases: Mapping[str, exp.Expr], *, source_first: bool = False) -> exp.Expr:
         """With columns by their own names alone, and aliases written out."""
+        refuse_subqueries(node)
 
         def change(each: exp.Expr) -> exp.Expr:
             if not isinstance(each, exp.Column):
@@ -113,10 +135,7 @@ class _Planner:
             alias = aliases.get(each.name.lower()) if not each.table else None
             if alias is not None and not (source_first and self.source.find(each)):
                 return exp.Paren(this=alias.copy()) if isinstance(alias, exp.Binary | exp.Not) else alias.copy()
-            self.source.described(each)
-            written = exp.Column(this=exp.to_identifier(each.name.lower(), quoted=True))
-            written.meta.update(each.this.meta)
-            return written
+            return self.source.written(each)
 
         return node.copy().transform(change)
 
@@ -171,28 +190,25 @@ class _Planner:
             probe.set("group", exp.Group(expressions=[each.copy() for each in keys]))
         return described_types(self.opened, probe.sql("duckdb"))
 
-    def _rows(self, nodes: list[exp.Expr]) -> exp.Select:
-        with_ = self.tree.args.get("with_")
-        return exp.Select(
-            with_=with_.copy() if with_ is not None else None,
-            expressions=[node.copy() for node in nodes],
-            from_=self.tree.args["from_"].copy(),
-        )
+    def _rows(self, nodes: list[exp.Expr], tree: exp.Select | None = None) -> exp.Select:
+        """SELECT these FROM the statement's tables."""
+        parts = {name: (tree or self.tree).args.get(name) for name in ("with_", "from_", "joins")}
+        rows = exp.Select(expressions=[node.copy() for node in nodes], **parts)
+        return rows.copy()
 
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
         named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
-        rows = self._rows([*named, *arguments] or [exp.Literal.number(1)])
-        if self.tree.args.get("where"):
+        ordered = self.first.columns() if self.first is not None else []
+        units = [] if self._unit is None else [exp.alias_(self._unit.node.copy(), UNIT, quoted=True)]
+        rows = self._rows([*named, *arguments, *units, *ordered] or [exp.Literal.number(1)], self._safe)
+        if self._unit is not None:
+            self._unit.number_rows(rows)
+        if self._safe is not None:
+            where = self._safe.args.get("where")
+            rows.set("where", None if where is None else where.copy())
+        elif self.tree.args.get("where"):
             rows.set("where", exp.Where(this=tried(self.tree.args["where"].this, "BOOLEAN")))
         return rows.sql("duckdb")
-
-    def _public(self, keys: list[QueryKey]) -> str:
-        """No condition and no sample stands in it: which rows those choose is not public."""
-        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
-        rows = self._rows(named)
-        for where in list(rows.find_all(exp.Where)):
-            where.pop()
-        return rows.distinct().sql("duckdb")
 
     def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
         known = describe_expression(node, self.source.described)
@@ -215,11 +231,3 @@ class _Planner:
 
 def _listed(order: exp.Order | None) -> list[exp.Ordered]:
     return list(order.expressions) if order is not None else []
-
-
-def _unique(names: list[str]) -> list[str]:
-    found: list[str] = []
-    for name in names:
-        free = (f"{name}_{number}" if number else name for number in count())
-        found.append(next(each for each in free if each.lower() not in {one.lower() for one in found}))
-    return found

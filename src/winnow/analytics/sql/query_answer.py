@@ -76,6 +76,10 @@ class QueryAnswer:
             found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows{or_none}.")
         if hidden:
             found.append(f"{hidden} value{'s' * (hidden != 1)} hidden: fewer than {minimum} rows would be told of.")
+        if self.answer.get("too_few_rows"):
+            found.append(f"No rows are shown: fewer than {minimum} are selected.")
+        elif self.answer.get("more_rows"):
+            found.append("More rows are selected than are shown.")
         if self.answer["unlisted_rows"]:
             found.append("Rows with values that are not listed are left out.")
         if "epsilon" in self.answer:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from winnow.analytics.sql.plan_first_rows import FirstRows
 from winnow.analytics.stats.plan import NumberColumn
 
 Function: TypeAlias = Literal[
@@ -56,7 +57,7 @@ class QueryAggregate:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryPlan:
-    table: str
+    tables: tuple[str, ...]
     keys: tuple[QueryKey, ...]
     aggregates: tuple[QueryAggregate, ...]
     local_sql: str
@@ -70,13 +71,17 @@ class QueryPlan:
     error_columns: tuple[str | None, ...]
     """By column of the answer: the aggregate whose error it has."""
     copies: int
-    """How often the statement names its table."""
+    """How often the statement names a table."""
+    counted: str
+    """What must be as many as the minimum: rows, or of a join what its rows belong to."""
     indicators: tuple[Argument, ...]
     """Columns with 1 where a condition of an argument holds, else 0."""
     private: bool
     """Whether a private column stands in the statement, and so in WHERE."""
     sample: float | None
     """The part of the rows that each owner takes, by chance."""
+    first: FirstRows | None = None
+    """The statement is about the first rows of all owners."""
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:

@@ -1,12 +1,13 @@
 """`winnow query`: a statement of SQL as a question."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from winnow.analytics.permissions import Permission
-from winnow.analytics.question import Answer, MergedTerms, Question
+from winnow.analytics.question import MAX_TABLES, Answer, MergedTerms, Question
 from winnow.core import ConfigError
 from winnow.core.installed_package import install_command
 
@@ -21,63 +22,133 @@ class QueryQuestion(Question):
 
     kind: Literal["query"] = "query"
     sql: str = Field(min_length=1, max_length=MAX_SQL)
+    explain: bool = False
+    """Whether owners tell their terms alone, from which its author learns what the statement would make them do."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_table(cls, given: Any) -> Any:
         if isinstance(given, dict) and "table" not in given and isinstance(given.get("sql"), str):
-            return {**given, "table": _only_table(given["sql"][:MAX_SQL])}
+            return {**given, "table": _tables(given["sql"][:MAX_SQL])[0]}
         return given
 
     @model_validator(mode="after")
     def _consistent(self) -> "QueryQuestion":
-        if _only_table(self.sql).lower() != self.table.lower():
-            raise ValueError(f"table = {self.table!r}, and the statement reads {_only_table(self.sql)!r}")
+        if self.tables[0].lower() != self.table.lower():
+            raise ValueError(f"table = {self.table!r}, and the statement reads {self.tables[0]!r} first")
         return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return _tables(self.sql)
 
     def needs(self) -> frozenset[Permission]:
         return _needs(self.sql)
 
+    def shows_rows(self) -> bool:
+        return _shows_rows(self.sql)
+
+    def explained(self, terms: MergedTerms) -> list[str]:
+        """What the statement makes the parties do, and who learns what."""
+        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415 - agents explain nothing
+        from winnow.analytics.sql.explain_rows import explain_rows  # noqa: PLC0415
+        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+        from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415
+
+        if self.shows_rows():
+            return explain_rows(make_rows_plan(self.sql, self.table, terms.declaration), terms)
+        plan = make_query_plan(self.sql, terms.tables(self.tables))
+        return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon)
+
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
-        from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415
         from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
-        plan = make_query_plan(self.sql, self.table, terms.declaration)
+        check_holders(self, terms)
+        if self.explain:
+            return self._answer(terms, (), {"rows": [], "costs": self._likely_costs(terms)})
+        if self.shows_rows():
+            return (yield from self._rows_program(terms))
+        plan = make_query_plan(self.sql, terms.tables(self.tables))
         if self.epsilon is None:
             told = yield from exact_query(plan, terms)
         else:
             told = yield from noisy_query(plan, terms, self.rho(terms))
             told |= {"epsilon": self.epsilon, "delta": self.delta}
+        return self._answer(terms, plan.columns, told)
+
+    def _rows_program(self, terms: MergedTerms) -> "Program[Answer]":
+        from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.rows_query import rows_query  # noqa: PLC0415
+
+        if len(self.tables) > 1:
+            raise ConfigError("rows of several tables cannot be shown; ask for aggregates, or for rows of one table")
+        if self.epsilon is not None:
+            raise ConfigError("rows cannot be shown with noise; leave epsilon out, or ask for aggregates")
+        plan = make_rows_plan(self.sql, self.table, terms.declaration)
+        told = yield from rows_query(plan, terms, bytes.fromhex(self.reader or ""))
+        return self._answer(terms, plan.columns, told)
+
+    def _answer(self, terms: MergedTerms, columns: Sequence[str], told: dict[str, Any]) -> Answer:
         return {
             "kind": self.kind,
             "table": self.table,
             "sql": self.sql,
             "owners": list(terms.owners),
             "minimum": terms.minimum,
-            "columns": list(plan.columns),
+            "columns": list(columns),
             **told,
-            "plan": explain_query(plan, len(terms.owners), terms.minimum, self.epsilon),
+            "plan": self.explained(terms),
         }
 
+    def _likely_costs(self, terms: MergedTerms) -> str:
+        from winnow.analytics.explain_question import likely_steps  # noqa: PLC0415
+        from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415
 
-def _only_table(sql: str) -> str:
+        steps, complete = likely_steps(self.model_copy(update={"explain": False}), terms)
+        return explained_costs(steps, len(terms.owners), complete=complete, deployed=True)
+
+
+def _tables(sql: str) -> tuple[str, ...]:
     try:
         from winnow.analytics.sql.parse_sql import tables_of  # noqa: PLC0415 - who only reads questions loads no parser
     except ImportError:
         raise ConfigError(f"SQL needs the package sqlglot: {install_command('query')}") from None
     tables = tables_of(sql)
-    if len({each.lower() for each in tables}) != 1:
-        raise ConfigError(f"the statement reads {', '.join(tables) or 'no table'}; one table can be asked at a time")
-    return tables[0]
+    if not 0 < len(tables) <= MAX_TABLES:
+        raise ConfigError(f"the statement reads {len(tables) or 'no'} tables; it can read 1 to {MAX_TABLES}")
+    return tables
 
 
 @lru_cache(maxsize=64)
 def _needs(sql: str) -> frozenset[Permission]:
     from sqlglot import exp  # noqa: PLC0415
 
-    from winnow.analytics.sql.parse_sql import parse_sql  # noqa: PLC0415
+    from winnow.analytics.sql.parse_sql import order_of, parse_sql  # noqa: PLC0415
+    from winnow.analytics.sql.spatial_functions import is_spatial  # noqa: PLC0415
 
-    extremes = parse_sql(sql).find(exp.Min, exp.Max) is not None
-    return frozenset({"aggregate", "extremes"} if extremes else {"aggregate"})
+    tree, needed = parse_sql(sql), set[Permission]({"aggregate"})
+    if tree.find(exp.Min, exp.Max):
+        needed.add("extremes")
+    ordered = [each.this for select in tree.find_all(exp.Select) for each in order_of(select)]
+    if any(is_spatial(each) for each in ordered):
+        needed.add("nearest")
+    elif any(select.args.get("limit") and select is not tree for select in tree.find_all(exp.Select)):
+        needed.add("extremes")
+    return frozenset(needed)
+
+
+@lru_cache(maxsize=64)
+def _shows_rows(sql: str) -> bool:
+    from winnow.analytics.sql.parse_sql import parse_sql, shows_rows  # noqa: PLC0415
+
+    return shows_rows(parse_sql(sql))
+
+
+def check_holders(question: Question, terms: MergedTerms) -> None:
+    """Every owner must have all tables."""
+    for table in question.tables:
+        lacking = [owner for owner in terms.owners if owner not in terms.holders[table]]
+        if lacking:
+            raise ConfigError(f"{lacking[0]} has no table {table!r}")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program
-from winnow.analytics.sql.owner_rows import SelectedRows
+from winnow.analytics.sql.owner_rows import SelectedRows, units_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 
 if TYPE_CHECKING:
@@ -54,14 +54,15 @@ def decide_conditions(
         ) -> NDArray[np.int64]:
             rows = selected.rows(table)
             masks = np.array([each.mask(rows) for each in sets[: number + 1]])
-            codes = selected.groups.codes(rows)
+            codes, units = selected.groups.codes(rows), units_of(rows)
             own = {place: masks[:, codes == shown[place]] for place in accepted}
             found = []
             for place, part, holds in asked:
                 chosen = own[place][number] == holds
                 for other, value in zip(accepted[place], part, strict=True):
                     chosen &= own[place][other] == value
-                found.append(int(chosen.sum()))
+                own_units = None if units is None else units[codes == shown[place]][chosen]
+                found.append(int(chosen.sum()) if own_units is None else len(np.unique(own_units)))
             return np.array(found, np.int64)
 
         answers = yield from count_states(counts, len(asked), minimum, bits)

@@ -104,11 +104,8 @@ def decide_sets(
     bits, outside = yield from _size(selected, minimum)
     count = selected.groups.count
 
-    def by_group(table: "OwnerTable") -> NDArray[np.int64]:
-        return np.bincount(selected.groups.codes(selected.rows(table)), minlength=count)
-
     enough = yield Compare(
-        label="groups with enough rows", local=by_group, thresholds=np.full(count, minimum, np.int64), bits=bits
+        label="groups with enough rows", local=selected.counts, thresholds=np.full(count, minimum, np.int64), bits=bits
     )
     shown, below = np.flatnonzero(enough), np.flatnonzero(~enough)
     asked = below if tell_empty and minimum > 1 else below[:0]
@@ -118,7 +115,7 @@ def decide_sets(
         rows = selected.rows(table)
         told = enough[selected.groups.codes(rows)]
         left_out = np.array([int((told & ~each.mask(rows)).sum()) for each in parts], np.int64)
-        return np.concatenate([by_group(table)[asked], left_out])
+        return np.concatenate([selected.counts(table)[asked], left_out])
 
     length = len(asked) + len(parts)
     nonempty = np.zeros(0, bool)
@@ -157,9 +154,7 @@ def _decide_within(
 
     def counts(table: "OwnerTable") -> NDArray[np.int64]:
         own = selected.rows(table)
-        codes = selected.groups.codes(own)
-        found = [np.bincount(codes[each.mask(own)], minlength=len(rows))[shown] for each in others]
-        return np.concatenate(found)
+        return np.concatenate([selected.counts(table, each.mask(own))[shown] for each in others])
 
     sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits)
     decided = yield from decide_conditions(chosen, selected, shown, minimum, bits)

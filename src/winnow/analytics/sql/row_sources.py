@@ -1,8 +1,11 @@
-"""FROM: which columns the rows of a statement have. Subqueries stay within an owner: they choose rows and compute."""
+"""FROM: which columns the rows of a statement have. Subqueries stay within an owner: they choose rows and compute.
+
+Joins within an owner are the joins of all rows where tables are replicated, or lie together by what they are joined on
+(`join_links.py`).
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -13,29 +16,92 @@ from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
 
-Relation: TypeAlias = Mapping[str, Described]
-"""Columns by their names in small letters: DuckDB tells no others apart."""
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """Columns by their names in small letters: DuckDB tells no others apart."""
+
+    columns: Mapping[str, Described]
+    divided: bool = True
+    """Whether owners have different rows of it; else all have the same."""
+    joined: bool = False
+    """Whether a row of it may be made of rows of several tables."""
+
+    @property
+    def together(self) -> str | None:
+        """The column by whose values its rows lie together."""
+        return next((name for name, each in self.columns.items() if each.together is not None), None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FromItem:
+    """A table or subquery under its alias."""
+
+    alias: str
+    relation: Relation
+    node: exp.Expr
+    optional: bool = False
+    """Whether LEFT JOIN makes up rows without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSource:
-    """What a FROM clause offers, under its alias."""
+    """What a FROM clause offers."""
 
-    alias: str
-    columns: Relation
+    items: tuple[FromItem, ...]
+    known: Mapping[str, Relation]
+    """Tables that subqueries may name."""
+    merged: Mapping[str, str]
+    """Columns of USING, and the alias of the first table that has them."""
+    outer: "RowSource | None" = None
+    """Of the statement around a condition's subquery."""
+
+    def item_of(self, column: exp.Column) -> FromItem | None:
+        """The table that a column of this FROM belongs to; ConfigError if it may be either of two."""
+        name, table = column.name.lower(), column.table.lower()
+        found = [each for each in self.items if name in each.relation.columns and table in ("", each.alias)]
+        if len(found) > 1 and name in self.merged:
+            found = [each for each in found if each.alias == self.merged[name]]
+        if len(found) > 1:
+            named = " or ".join(f"{each.alias}.{name}" for each in found)
+            raise refused(column, f"column '{one_line(column.name)}' may be {one_line(named)}; write one of them")
+        return found[0] if found else None
 
     def find(self, column: exp.Column) -> str | None:
         """The name of a column that is meant, or None."""
-        if column.table and column.table.lower() != self.alias:
-            raise refused(column, f"no table or alias '{one_line(column.table)}' is in FROM; '{self.alias}' is")
-        return column.name.lower() if column.name.lower() in self.columns else None
+        if column.table and column.table.lower() not in [each.alias for each in self.items]:
+            in_from = ", ".join(f"'{each.alias}'" for each in self.items)
+            verb = "is" if len(self.items) == 1 else "are"
+            raise refused(column, f"no table or alias '{one_line(column.table)}' is in FROM; {in_from} {verb}")
+        return column.name.lower() if self.item_of(column) is not None else None
 
     def described(self, column: exp.Column) -> Described:
-        name = self.find(column)
-        if name is None:
-            instead = suggest(column.name, self.columns, at_most=12)
-            raise refused(column, f"there is no column '{one_line(column.name)}'; {instead}")
-        return self.columns[name]
+        item = self.item_of(column)
+        if item is None and self.outer is not None:
+            return self.outer.described(column)
+        if item is None:
+            self.find(column)
+            names = [name for each in self.items for name in each.relation.columns]
+            raise refused(
+                column, f"there is no column '{one_line(column.name)}'; {suggest(column.name, names, at_most=12)}"
+            )
+        known = item.relation.columns[column.name.lower()]
+        return replace(known, conditional=True) if item.optional else known
+
+    def written(self, column: exp.Column) -> exp.Column:
+        """The column with the one way to write it."""
+        self.described(column)
+        item = self.item_of(column)
+        assert item is not None
+        table = exp.to_identifier(item.alias, quoted=True) if len(self.items) > 1 else None
+        written = exp.Column(this=exp.to_identifier(column.name.lower(), quoted=True), table=table)
+        written.meta.update(column.this.meta)
+        return written
+
+    @property
+    def divided(self) -> list[FromItem]:
+        """The tables whose rows differ from owner to owner."""
+        return [each for each in self.items if each.relation.divided]
 
 
 def table_relation(declaration: TableDeclaration) -> Relation:
@@ -44,11 +110,13 @@ def table_relation(declaration: TableDeclaration) -> Relation:
         if name.lower() in found:
             raise ConfigError(f"columns '{one_line(name)}' differ in case alone; SQL cannot tell them apart")
         found[name.lower()] = described_column(name, column)
-    return found
+    return Relation(columns=found, divided=not declaration.replicated)
 
 
-def row_source(select: exp.Select, tables: Mapping[str, Relation]) -> RowSource:
-    """The source of a SELECT; `tables` are those of the owner."""
+def row_source(select: exp.Select, tables: Mapping[str, Relation], outer: RowSource | None = None) -> RowSource:
+    """The source of a SELECT, whose joins and conditions are checked; `tables` are those of the owner."""
+    from winnow.analytics.sql.join_links import check_links  # noqa: PLC0415 - they need each other
+
     known = {**tables}
     with_ = select.args.get("with_")
     for cte in with_.expressions if with_ is not None else ():
@@ -56,39 +124,65 @@ def row_source(select: exp.Select, tables: Mapping[str, Relation]) -> RowSource:
     from_ = select.args.get("from_")
     if from_ is None:
         raise refused(select, f"the statement has no FROM; name a table: {', '.join(tables)}")
-    return _source(from_.this, known)
+    source = RowSource(items=(_item(from_.this, known),), known=known, merged={}, outer=outer)
+    for join in select.args.get("joins") or ():
+        source = _joined(source, join, known)
+    for join in select.args.get("joins") or ():
+        if join.args.get("on"):
+            check_condition(join.args["on"], source)
+    if select.args.get("where"):
+        check_condition(select.args["where"].this, source)
+    check_links(select, source)
+    return source
 
 
-def _source(node: exp.Expr, known: Mapping[str, Relation]) -> RowSource:
+def _joined(source: RowSource, join: exp.Join, known: Mapping[str, Relation]) -> RowSource:
+    item = _item(join.this, known)
+    if join.side == "LEFT":
+        item = replace(item, optional=True)
+    if any(each.alias == item.alias for each in source.items):
+        raise refused(join, f"two tables in FROM are called '{one_line(item.alias)}'; give one an alias")
+    merged = dict(source.merged)
+    for name in (each.name.lower() for each in join.args.get("using") or ()):
+        owner = source.item_of(exp.column(name))
+        if owner is None or name not in item.relation.columns:
+            raise refused(join, f"USING ({one_line(name)}): both sides of the join need such a column")
+        merged[name] = owner.alias
+    return replace(source, items=(*source.items, item), merged=merged)
+
+
+def _item(node: exp.Expr, known: Mapping[str, Relation]) -> FromItem:
     if isinstance(node, exp.Table):
         if node.name.lower() not in known:
             raise refused(node, f"no table '{one_line(node.name)}'; {suggest(node.name, known, at_most=12)}")
-        return RowSource(alias=(node.alias or node.name).lower(), columns=known[node.name.lower()])
+        return FromItem(alias=(node.alias or node.name).lower(), relation=known[node.name.lower()], node=node)
     if isinstance(node, exp.Subquery):
-        return RowSource(alias=node.alias.lower(), columns=_rows_of(node.this, known))
+        return FromItem(alias=node.alias.lower(), relation=_rows_of(node.this, known), node=node)
     raise refused(node, f"{type(node).__name__.upper()} in FROM is not supported")
 
 
-def _rows_of(node: exp.Expr, known: Mapping[str, Relation]) -> Relation:
-    """The columns of a subquery."""
+def _rows_of(node: exp.Expr, known: Mapping[str, Relation], outer: RowSource | None = None) -> Relation:
+    """The rows of a subquery."""
     if isinstance(node, exp.Subquery):
-        return _rows_of(node.this, known)
+        return _rows_of(node.this, known, outer)
     if isinstance(node, exp.Union):
-        one, other = _rows_of(node.this, known), _rows_of(node.expression, known)
-        if len(one) != len(other):
-            raise refused(node, f"UNION ALL joins {len(one)} columns with {len(other)}")
-        return {name: either([one[name], right]) for name, right in zip(one, other.values(), strict=True)}
+        one, other = _rows_of(node.this, known, outer), _rows_of(node.expression, known, outer)
+        if len(one.columns) != len(other.columns):
+            raise refused(node, f"UNION ALL joins {len(one.columns)} columns with {len(other.columns)}")
+        if one.divided != other.divided:
+            raise refused(node, "UNION ALL of a replicated table would count its rows once for each owner")
+        pairs = zip(one.columns, other.columns.values(), strict=True)
+        columns = {name: either([one.columns[name], right]) for name, right in pairs}
+        return Relation(columns=columns, divided=one.divided, joined=one.joined or other.joined)
     if not isinstance(node, exp.Select):
         raise refused(node, f"{type(node).__name__.upper()} in FROM is not supported")
     for name, words in SUBQUERY_PARTS.items():
         if node.args.get(name):
             raise refused(node, f"{words} in a subquery would need the rows of all owners; it is not supported")
-    if found := node.find(*AGGREGATES):
-        raise refused(found, "an aggregate in a subquery would need the rows of all owners; it is not supported")
-    source = row_source(node, known)
-    if node.args.get("where"):
-        describe_expression(node.args["where"].this, source.described)
-    return _projected(node, source)
+    _refuse_aggregates(node)
+    source = row_source(node, known, outer)
+    joined = len(source.items) > 1 or source.items[0].relation.joined
+    return Relation(columns=_projected(node, source), divided=bool(source.divided), joined=joined)
 
 
 SUBQUERY_PARTS = {
@@ -100,13 +194,89 @@ SUBQUERY_PARTS = {
 }
 
 
-def _projected(select: exp.Select, source: RowSource) -> Relation:
+def _refuse_aggregates(select: exp.Select) -> None:
+    for each in select.expressions:
+        if found := each.find(*AGGREGATES):
+            raise refused(found, "an aggregate in a subquery would need the rows of all owners; it is not supported")
+
+
+def _projected(select: exp.Select, source: RowSource) -> dict[str, Described]:
     found: dict[str, Described] = {}
     for each in select.expressions:
         if isinstance(each, exp.Star):
-            found |= source.columns
+            for item in source.items:
+                columns = {name: source.described(exp.column(name, table=item.alias)) for name in item.relation.columns}
+                found = {**columns, **found}
             continue
         if not each.alias_or_name:
             raise refused(each, "an expression of a subquery needs a name; write … AS name")
         found[each.alias_or_name.lower()] = describe_expression(each.unalias(), source.described)
     return found
+
+
+def own_names(node: exp.Expr, source: RowSource) -> exp.Expr:
+    """An expression with its columns by their own names alone."""
+
+    def change(each: exp.Expr) -> exp.Expr:
+        if not isinstance(each, exp.Column):
+            return each
+        source.described(each)
+        written = own_column(each.name.lower())
+        written.this.meta.update(each.this.meta)
+        return written
+
+    return node.copy().transform(change)
+
+
+def own_column(name: str) -> exp.Column:
+    return exp.Column(this=exp.to_identifier(name, quoted=True))
+
+
+def limit_of(select: exp.Select) -> int | None:
+    node = select.args.get("limit")
+    if node is None:
+        return None
+    if not isinstance(node.expression, exp.Literal) or not node.expression.is_int:
+        raise refused(node, "LIMIT takes a whole number")
+    return int(node.expression.this)
+
+
+def check_condition(node: exp.Expr, source: RowSource, *, required: bool = True) -> None:
+    """Of WHERE or ON. `required`: no row passes for which it does not hold."""
+    if isinstance(node, exp.And | exp.Or | exp.Not | exp.Paren):
+        for each in node.iter_expressions():
+            check_condition(each, source, required=required and not isinstance(node, exp.Or | exp.Not))
+    elif isinstance(node, exp.Exists):
+        _rows_of(_without_columns(node), source.known, source)
+    elif isinstance(node, exp.In) and node.args.get("query"):
+        _check_membership(node, source, required)
+    else:
+        describe_expression(node, source.described)
+
+
+def _without_columns(node: exp.Exists) -> exp.Expr:
+    """The subquery of EXISTS, whose columns nobody reads; it stays where it is in the statement."""
+    select: exp.Expr = node.this
+    if isinstance(select, exp.Select):
+        _refuse_aggregates(select)
+        select.set("expressions", [exp.alias_(exp.Literal.number(1), "found")])
+    return select
+
+
+def _check_membership(node: exp.In, source: RowSource, required: bool) -> None:
+    """x IN (SELECT y …): rows with the same value lie together, or all owners have the same y."""
+    if not isinstance(node.this, exp.Column):
+        raise refused(node, "IN (SELECT …) takes a column before it")
+    selected = _rows_of(node.args["query"], source.known)
+    known = source.described(node.this)
+    if len(selected.columns) != 1 or not isinstance(next(iter(node.args["query"].this.selects)).unalias(), exp.Column):
+        raise refused(node, "IN (SELECT …) takes one column within")
+    (other,) = selected.columns.values()
+    if not selected.divided:
+        return
+    if not required:
+        raise refused(node, "NOT IN (SELECT …) and OR depend on the rows of all owners; write NOT EXISTS (SELECT …)")
+    if known.together is None or known.together != other.together:
+        raise refused(
+            node, f"IN (SELECT …) within an owner: {one_line(node.this.name)} and what is selected must lie together"
+        )

@@ -15,6 +15,8 @@ HALF_CHORD = (
     "SIN(RADIANS({x} - {x0}) / 2) * SIN(RADIANS({x} - {x0}) / 2)"
 )
 SPHERE = f"{2 * EARTH_KM} * ASIN(LEAST(1.0, SQRT({HALF_CHORD})))"
+DISTANCE = "distance"
+"""The mark of an expression that is one."""
 FORMS = {
     "DISTANCE": (4, "DISTANCE(x, y, x0, y0)", PLANE),
     "KM": (4, "KM(lon, lat, lon0, lat0)", SPHERE),
@@ -38,4 +40,11 @@ def _expanded(node: exp.Expr) -> exp.Expr:
     written = sqlglot.parse_one(text.format(**{name: f"arg_{name}" for name in names}), read="duckdb")
     given = {f"arg_{name}": exp.Paren(this=each.copy()) for name, each in zip(names, arguments, strict=False)}
     filled = written.transform(lambda each: given[each.name] if isinstance(each, exp.Column) else each)
-    return exp.Paren(this=filled)
+    distance = exp.Paren(this=filled)
+    distance.meta[DISTANCE] = str(node.this).upper() != "DWITHIN"
+    return distance
+
+
+def is_spatial(node: exp.Expr) -> bool:
+    """Whether an expression was written as DISTANCE or KM."""
+    return bool(node.meta.get(DISTANCE))

@@ -1,5 +1,8 @@
 """Parts of generated SQL text."""
 
+from collections.abc import Sequence
+from itertools import count
+
 import sqlglot
 from sqlglot import exp
 
@@ -23,3 +26,12 @@ def tried(node: exp.Expr, kind: str) -> exp.Expr:
 def error_name(aggregate: str) -> str:
     """The column of an aggregate's standard error."""
     return f"{aggregate}_error"
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Names of columns; one that is there already gets a number."""
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{number}" if number else name for number in count())
+        found.append(next(each for each in free if each.lower() not in {one.lower() for one in found}))
+    return found

@@ -11,7 +11,7 @@ from winnow.core import ConfigError, suggest
 from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 
-MUST_AGREE = ("type", "bounds", "values")
+MUST_AGREE = ("type", "bounds", "values", "together")
 """What programs at all owners compute with; level, key and rows are merged."""
 VALUES_SHOWN = 4
 
@@ -58,6 +58,7 @@ def merge_declarations(
         columns={name: _merged([each.columns[name] for each in declarations]) for name in shared},
         unit=declarations[0].unit,
         rows=min(limits, default=None),
+        replicated=declarations[0].replicated,
     )
 
 
@@ -73,6 +74,8 @@ def _differing_units(by_owner: Mapping[str, TableDeclaration]) -> list[str]:
         one, other = by_owner[first].unit, by_owner[owner].unit
         if one != other:
             return [f"{first} and {owner} disagree on unit: {_shown_unit(one)} and {_shown_unit(other)}"]
+        if by_owner[first].replicated != by_owner[owner].replicated:
+            return [f"{first} and {owner} disagree on replicated"]
     return []
 
 

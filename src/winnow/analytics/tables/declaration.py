@@ -52,6 +52,9 @@ class ColumnDeclaration(Settings):
     values: Annotated[tuple[Value, ...], Field(max_length=MAX_VALUES)] | None = None
     key: bool = False
     """Whether rows of several owners may be matched by this column."""
+    together: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = None
+    """What lies together: rows with the same value here, in this table and in others that say the same, are at one
+    owner, so each owner can join them alone."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,6 +126,8 @@ class TableDeclaration(Settings):
     """The column that says whom a row is about: noise hides all rows of one. Without it every row is its own unit."""
     rows: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """At most so many rows of a unit count, where noise is added."""
+    replicated: bool = False
+    """Whether every owner has the same rows, which are public."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "TableDeclaration":
@@ -134,6 +139,13 @@ class TableDeclaration(Settings):
             raise ValueError(f"unit = {self.unit!r} is not a declared column; {instead}")
         if self.rows is not None and self.unit is None:
             raise ValueError("rows needs unit: the column that says whom a row is about")
+        if len(placed := [name for name, each in self.columns.items() if each.together is not None]) > 1:
+            raise ValueError(f"columns {placed[0]!r} and {placed[1]!r} both say together; one column of a table can")
+        if self.replicated and any(each.level != "public" for each in self.columns.values()):
+            named = next(name for name, each in self.columns.items() if each.level != "public")
+            raise ValueError(f"replicated rows are known to all owners: column {named!r} must be public")
+        if self.replicated and (self.unit is not None or placed):
+            raise ValueError("replicated rows are nobody's: remove unit and together")
         return self
 
     def column(self, name: str) -> ColumnDeclaration:

@@ -30,7 +30,9 @@ class FederatedTable:
     name: str
     declaration: TableDeclaration
     owners: Mapping[str, Callable[[], OwnerTable]]
-    """What reads an owner's rows, by its name."""
+    """What reads an owner's rows, by its name; none of a replicated table."""
+    replicated: Callable[[], OwnerTable] | None
+    """What reads the rows that every owner has."""
     queries: tuple[QueryRule, ...]
 
 
@@ -43,6 +45,16 @@ class FederationFile:
         if name not in self.tables:
             raise ConfigError(f"{self.path} has no table '{one_line(name)}'; {suggest(name, self.tables, at_most=12)}")
         return self.tables[name]
+
+    def divided(self, name: str) -> FederatedTable:
+        """A table whose rows are divided among owners; ConfigError if it is replicated."""
+        table = self.table(name)
+        if table.replicated is not None:
+            raise ConfigError(
+                f"table '{one_line(name)}' is replicated: every owner has the same rows; ask about it in SQL, joined "
+                "with a table whose rows are divided"
+            )
+        return table
 
 
 def load_federation(path: Path | str) -> FederationFile:
@@ -80,9 +92,16 @@ def _table(name: str, table: Mapping[str, Any], path: Path, queries: tuple[Query
     return FederatedTable(
         name=name,
         declaration=declaration,
-        owners=_owners(source, declaration, where),
+        owners={} if declaration.replicated else _owners(source, declaration, where),
+        replicated=_replicated(source, declaration, where) if declaration.replicated else None,
         queries=rules if queries else (SIMULATION_RULE,),
     )
+
+
+def _replicated(source: TableSource, declaration: TableDeclaration, where: str) -> Callable[[], OwnerTable]:
+    if source.files is not None or source.owner is not None:
+        raise ConfigError(f"{where} is replicated, and files or owner divide its rows; keep one of the two")
+    return cache(partial(read_rows, source, declaration))
 
 
 def _owners(source: TableSource, declaration: TableDeclaration, where: str) -> dict[str, Callable[[], OwnerTable]]:

@@ -1,6 +1,7 @@
 """One owner's rows, as far as they are declared."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as arrow
@@ -21,6 +22,12 @@ class OwnerTable:
 
     declaration: TableDeclaration
     rows: arrow.Table
+    beside: Mapping[str, "OwnerTable"] = field(default_factory=dict)
+    """The owner's other tables, by name, where a question is about several."""
+    place: int = 0
+    """Among the owners of a question."""
+    secret: bytes = b""
+    """Of this owner and a submission: what is drawn from it nobody else can foresee."""
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)

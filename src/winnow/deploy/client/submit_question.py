@@ -75,14 +75,18 @@ def ask(
     on_line: OnLine = lambda line: None,
     folder: Path | None = None,
 ) -> DeployedAnswer:
-    """Put a question to these owners, or to all that offer its table. All of them have to answer. Two owners may stand
+    """Put a question to these owners, or to all that offer its tables. All of them have to answer. Two owners may stand
     beside a helper: a site without the table whose policy says helper = true.
 
     `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
     """
+    from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader  # noqa: PLC0415 - loads pydantic
     from winnow.deploy.client.connection import new_name  # noqa: PLC0415 - it imports this module
 
-    named = tuple(owners) or _offering(connection, question.table)
+    if folder is not None and question.shows_rows():
+        raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
+    question, reader = with_reader(question)
+    named = tuple(owners) or _offering(connection, question.tables)
     seconds = {"task_timeout": float(timeout), "site_timeout": max(5.0, float(timeout))}
     settings = {"sites": list(named), **seconds} if named else {"min_sites": 2, **seconds}
     job = connection.send(
@@ -97,7 +101,7 @@ def ask(
         raise
     if final.status != "finished":
         raise RunError(f"job {job.name} {final.status}: {final.reason}")
-    values = _answer(connection, job)
+    values = opened_answer(_answer(connection, job), reader)
     whose = values.get("owners", final.sites)  # sites without a helper
     answer = DeployedAnswer(values=values, owners=tuple(each for each in final.sites if each in whose), job=job.name)
     if folder is not None:
@@ -105,18 +109,20 @@ def ask(
     return answer
 
 
-def _offering(connection: "Connection", table: str) -> tuple[str, ...]:
-    """The sites that offer the table, connected or not; none where this person may not list them."""
+def _offering(connection: "Connection", tables: Sequence[str]) -> tuple[str, ...]:
+    """The sites that offer the tables, connected or not, or if none has them all, some of them; none where this person
+    may not list them.
+    """
     try:
         sites = [each for each in connection.sites() if not each.revoked]
     except RequestRefusedError:
         return ()
-    named = tuple(each.site for each in sites if table in each.data)
-    if not named:
-        offered = {name for each in sites for name in each.data}
+    offered = {name for each in sites for name in each.data}
+    for table in (each for each in tables if each not in offered):
         hint = suggest(table, offered, at_most=12) if offered else "no site offers any"
         raise ConfigError(f"no site offers a table called {table!r}; {hint}")
-    return named
+    complete = tuple(each.site for each in sites if {*tables} <= {*each.data})
+    return complete or tuple(each.site for each in sites if {*tables} & {*each.data})
 
 
 def _wait_for_owners(job: "SubmittedJob", named: Sequence[str], timeout: float, on_line: OnLine) -> None:

@@ -124,10 +124,14 @@ class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     allow: list[Permission]
     minimum: int
+    rows: int
     owners: int
     noise_delta: float | None
     """The δ at which its budget counts ε; None where no noise is demanded."""
     noise_seed: bytes
+    epsilon: float | None = None
+    """The author's budget, and what is left of it, where the question is about that."""
+    epsilon_left: float | None = None
 
 
 class PrepareJob(WireMessage, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from winnow.deploy.trust.site_policy import (
     admits,
     allows_control,
     answers,
+    strictest_rule,
     watch_site_policy,
     within_limits,
 )
@@ -41,7 +42,7 @@ class AdmissionTerms:
 
     author: Peer
     data: str
-    """The name of the data, or of the table that a question is about."""
+    """The name of the data, or of the first table that a question is about."""
     own_code: bool
     filters: list[dict[str, Any]]
     confusion_matrix: bool
@@ -49,6 +50,8 @@ class AdmissionTerms:
     sandboxed: bool
     rule: SiteQueryRule | None = None
     """Under which a question is answered; None for any other job, and for a helper, which has no rows."""
+    tables: tuple[str, ...] = ()
+    """Those of a question that this site has."""
 
 
 class AdmissionControl:
@@ -112,26 +115,34 @@ class AdmissionControl:
         self, policy: SitePolicy, author: Peer, request: JobRequest, question: "Question"
     ) -> AdmissionTerms:
         """Filters are for updates, and a rule for questions has terms of its own: neither stands in for the other."""
-        asked = QuestionRequest(
-            table=question.table, needs=question.needs(), epsilon=question.epsilon, delta=question.delta
-        )
-        helps = policy.helper and question.table not in self._config.tables
-        rule = None if helps else answers(policy, author, asked)
-        if isinstance(rule, PolicyDecision):
-            raise NotAdmittedError(rule.reason)
+        held = tuple(name for name in question.tables if name in self._config.tables)
+        rules = []
+        for table in held or (() if policy.helper else (question.table,)):
+            asked = QuestionRequest(
+                table=table,
+                needs=question.needs(),
+                rows=question.shows_rows(),
+                epsilon=question.epsilon,
+                delta=question.delta,
+                opens_nothing=question.opens_nothing,
+            )
+            if isinstance(rule := answers(policy, author, asked), PolicyDecision):
+                raise NotAdmittedError(rule.reason)
+            rules.append(rule)
         if not (decision := within_limits(policy, author, request)).allowed:
             raise NotAdmittedError(decision.reason)
-        if not helps and question.table not in self._config.tables:
+        if rules and not held:
             raise NotAdmittedError(f"this site has no table called {question.table!r}")
         return AdmissionTerms(
             author=author,
             data=question.table,
+            tables=held,
             own_code=False,
             filters=[],
             confusion_matrix=False,
             share_evidence=[],
             sandboxed=False,
-            rule=rule,
+            rule=strictest_rule(rules) if rules else None,
         )
 
     def remote_control_rejection(self) -> str | None:

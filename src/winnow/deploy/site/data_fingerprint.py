@@ -59,11 +59,17 @@ class DataFingerprint:
 
 def data_digest(table: Mapping[str, Any]) -> str:
     """Of all that makes the data what they are: the contents of the files, and how they are read."""
-    meaning = {key: value for key, value in table.items() if key not in PATH_KEYS}
-    whole = sha256(json.dumps(meaning, sort_keys=True).encode())
+    whole = sha256(json.dumps(_meaning(table), sort_keys=True).encode())
     for name, path in _files(table):
         whole.update(json.dumps([name, blob_of(path).digest]).encode())
     return whole.hexdigest()
+
+
+def _meaning(table: Mapping[str, Any]) -> dict[str, Any]:
+    """How the data are read, of one table or of several."""
+    if "tables" in table:
+        return {name: _meaning(each) for name, each in table["tables"].items()}
+    return {key: value for key, value in table.items() if key not in PATH_KEYS}
 
 
 def _stamps(table: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
@@ -74,7 +80,10 @@ def _stamps(table: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
 
 def _files(table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """The files by the names that count: moving them all elsewhere changes nothing. A helper has none."""
-    if "file" in table:
+    if "tables" in table:
+        for name, each in table["tables"].items():
+            yield from ((f"{name}/{own}", path) for own, path in _files(each))
+    elif "file" in table:
         yield "", Path(table["file"])
     elif "files" in table or "sets" in table:
         named = table.get("sets") or dict(enumerate(table["files"]))

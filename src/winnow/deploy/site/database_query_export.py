@@ -12,13 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from winnow.core.errors import DataError
 from winnow.deploy.sandbox.seccomp import die_with_parent
 from winnow.deploy.wire.errors import one_line
+
+if TYPE_CHECKING:
+    import pyarrow as arrow
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +39,12 @@ class DatabaseQuery(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
 
 
 class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
-    """Declared columns of a table, with their types, as Parquet."""
+    """Declared columns of a table, with their types, as Parquet; of a question in SQL the rows that it needs."""
 
-    url: str
-    table: str
-    columns: list[str]
+    name: str
+    section: dict[str, Any]
+    """Of the table, as `site.toml` has it."""
+    question: dict[str, Any]
     target: str
 
 
@@ -52,15 +56,14 @@ def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[
 
 def fetch_table(
     name: str,
-    url: str,
-    table: str,
-    columns: Sequence[str],
+    section: dict[str, Any],
+    question: dict[str, Any],
     target: Path,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Write these columns of a table to the file. A file that exists stays as it is."""
+    """Write what a question may need of a table to the file. A file that exists stays as it is."""
     if not target.exists():
-        wanted = DatabaseTable(url=url, table=table, columns=list(columns), target=str(target))
+        wanted = DatabaseTable(name=name, section=section, question=question, target=str(target))
         _fetch(f"table {name}", wanted, stopped)
 
 
@@ -127,9 +130,7 @@ def write_table(wanted: DatabaseTable) -> None:
     """Read the table in a transaction that can only read, and nothing but the declared columns."""
     from pyarrow import parquet  # noqa: PLC0415 - the agent must not load it
 
-    from winnow.analytics.tables.read_databases import read_database  # noqa: PLC0415
-
-    rows = read_database(wanted.url, wanted.table, wanted.columns)
+    rows = _table_rows(wanted)
     target = Path(wanted.target)
     temporary = target.with_name(target.name + ".part")
     with temporary.open("wb") as file:
@@ -137,6 +138,23 @@ def write_table(wanted: DatabaseTable) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(target)
+
+
+def _table_rows(wanted: DatabaseTable) -> "arrow.Table":
+    from winnow.analytics.tables.read_databases import read_database  # noqa: PLC0415
+    from winnow.analytics.tables.source import POSTGRESQL  # noqa: PLC0415
+
+    url, table = wanted.section["url"], wanted.section["table"]
+    sql, noisy = wanted.question.get("sql"), wanted.question.get("epsilon") is not None
+    if sql is not None and url.startswith(POSTGRESQL):
+        from winnow.analytics.sql.postgres_engine import select_rows  # noqa: PLC0415
+        from winnow.analytics.tables.parse_table_section import parse_table  # noqa: PLC0415
+
+        declaration, _ = parse_table(wanted.section, f"table {wanted.name}:")
+        chosen = select_rows(url, table, declaration, sql, wanted.name, noisy=noisy)
+        if chosen is not None:
+            return chosen
+    return read_database(url, table, list(wanted.section["columns"]))
 
 
 def write_csv(file: Any, columns: Sequence[str], rows: Any) -> None:

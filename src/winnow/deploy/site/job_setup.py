@@ -10,7 +10,7 @@ from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bund
 from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.sandbox.isolation import MB
 from winnow.deploy.site.admission_control import AdmissionTerms, NotAdmittedError
-from winnow.deploy.site.budget_records import QuestionBudget
+from winnow.deploy.site.budget_records import QuestionBudget, epsilon_left
 from winnow.deploy.site.data_fingerprint import DataFingerprint
 from winnow.deploy.site.database_query_export import fetch_rows
 from winnow.deploy.site.job_processes import JobProcesses
@@ -84,6 +84,7 @@ class JobSetup:
             worker=context.worker,
             output_filter=context.output_filter,
             launch=None if self._question is None else context.warm_worker.launch,
+            epsilon_left=self._epsilon_left(terms),
             noise_seed=b"" if self._question is None else noise_seed(Path(context.config.state), submission),
         )
         processes = self._processes = JobProcesses(spec, self._stopping)
@@ -147,6 +148,14 @@ class JobSetup:
             limit=rule.noise,
         )
 
+    def _epsilon_left(self, terms: AdmissionTerms) -> float | None:
+        """What the author has left, where that is the question."""
+        question, rule = self._question, terms.rule
+        if question is None or not question.opens_nothing or rule is None or rule.noise is None:
+            return None
+        spent = self._context.state.budgets.spent(terms.author.name, question.table)
+        return epsilon_left(rule.noise, spent)
+
     def _claimed_submission(self, bundle: Bundle) -> str:
         """The submission's id; raises if it is too old, or runs here under another name."""
         if self._context.state.deployment(self._job) is None:
@@ -160,8 +169,19 @@ class JobSetup:
         """The table by which the worker reads the data; a helper has none."""
         if self._question is not None and terms.rule is None:
             return {}
+        question = {} if self._question is None else self._question.model_dump(mode="json")
+        if self._question is not None and len(self._question.tables) > 1:
+            tables, folder = self._context.config.tables, self._folder.data
+            if len(terms.tables) < len(self._question.tables):
+                question = {}  # of a join between owners nobody learns which rows meet a condition: all are matched
+            return {
+                "tables": {
+                    name: tables[name].worker_table(name, folder, question, self._stopping.is_set)
+                    for name in terms.tables
+                }
+            }
         if (table := self._context.config.tables.get(terms.data)) is not None:
-            return table.worker_table(terms.data, self._folder.data, self._stopping.is_set)
+            return table.worker_table(terms.data, self._folder.data, question, self._stopping.is_set)
         source = self._context.config.data[terms.data]
         if source.url is None or source.query is None:
             return source.worker_table()

@@ -28,6 +28,8 @@ class ProcessSpec:
     """The one that applies the site's filters to results of the job's own code."""
     noise_seed: bytes = b""
     """Of the site's noise in the answer to the job's question."""
+    epsilon_left: float | None = None
+    """Of the author's budget, where the question is how much that is."""
     launch: Launch | None = None
     """Starts the worker, if not as usual."""
 
@@ -85,9 +87,12 @@ class ProcessSpec:
         return QuestionTerms(
             allow=list(rule.allow),
             minimum=rule.minimum,
+            rows=rule.rows,
             owners=rule.owners,
             noise_delta=None if rule.noise is None else rule.noise.delta,
             noise_seed=self.noise_seed,
+            epsilon=None if rule.noise is None else rule.noise.epsilon,
+            epsilon_left=self.epsilon_left,
         )
 
     def _worker_sandbox(self) -> Sandbox | None:

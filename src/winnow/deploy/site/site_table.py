@@ -42,12 +42,16 @@ class SiteTable:
         named = (self.section.get("file", ""), url, url.removeprefix("duckdb:///"))
         return (*(each for each in named if each), *self.section.get("sets", {}).values())
 
-    def worker_table(self, name: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """The section for the worker. Of a database it gets the rows, in a file of the folder, and no address."""
+    def worker_table(
+        self, name: str, folder: Path, question: dict[str, Any], stopped: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """The section for the worker. Of a database it gets the rows that a question may need (of none, all), in a file
+        of the folder, and no address.
+        """
         if "url" not in self.section:
             return self.section
         rows = folder / f"{name}.parquet"
-        fetch_table(name, self.section["url"], self.section["table"], list(self.section["columns"]), rows, stopped)
+        fetch_table(name, self.section, question, rows, stopped)
         kept = {key: value for key, value in self.section.items() if key not in ("url", "table")}
         return {**kept, "file": str(rows)}
 

@@ -17,9 +17,12 @@ PRELOADED_MODULES = (
     "winnow.experiment.run_workflow",
     "winnow.analytics.stats.noiseless_program",
     "winnow.analytics.stats.noisy_program",
+    "winnow.analytics.sql.exact_query",
+    "winnow.analytics.sql.noisy_query",
+    "winnow.analytics.sql.plan_query",
     "winnow.privacy.shares.secure_comparison",
 )
-"""What the worker of a question imports; some 130 MB."""
+"""What the worker of a question imports; some 160 MB."""
 RESTOCK_SECONDS = 2.0
 """Seconds between the use of the process and the start of the next: the question that took it goes first."""
 

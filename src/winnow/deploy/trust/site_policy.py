@@ -3,6 +3,7 @@
 The site has the last word, and believes no server: whom a job comes from is read off the signature of its bundle.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from winnow.analytics.permissions import Permission, noise_hint
+from winnow.analytics.permissions import NO_ROWS_HINT, Permission, noise_hint
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -93,8 +94,11 @@ class QuestionRequest:
 
     table: str
     needs: frozenset[str]
+    rows: bool = False
+    """Whether it shows rows as they are."""
     epsilon: float | None = None
     delta: float = 1e-6
+    opens_nothing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,10 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
     if not allowing:
         least = min((question.needs - {*rule.allow} for rule in about), key=len)
         return _denied(f"{author} may not ask table {question.table!r} for {', '.join(sorted(least))} here")
+    if question.opens_nothing:
+        return next((rule for rule in allowing if rule.noise is not None), allowing[0])
+    if question.rows and not (allowing := [rule for rule in allowing if rule.rows]):
+        return _denied(f"{author} may see no rows of table {question.table!r} here; {NO_ROWS_HINT}")
     for rule in allowing:
         if rule.noise is None or (question.epsilon is not None and question.delta <= rule.noise.delta):
             return rule
@@ -159,6 +167,19 @@ def answers(policy: SitePolicy, author: Peer, question: QuestionRequest) -> Site
         return _denied(f"questions about table {question.table!r} are answered with noise only here; {hint}")
     delta = max(rule.noise.delta for rule in allowing if rule.noise is not None)
     return _denied(f"epsilon is counted at delta = {delta:g} here; the question has delta = {question.delta:g}")
+
+
+def strictest_rule(rules: Sequence[SiteQueryRule]) -> SiteQueryRule:
+    """The rule for a question about several tables, each of which has one that allows it."""
+    noisy = [rule.noise for rule in rules if rule.noise is not None]
+    return msgspec.structs.replace(
+        rules[0],
+        allow=tuple(each for each in rules[0].allow if all(each in rule.allow for rule in rules)),
+        minimum=max(rule.minimum for rule in rules),
+        rows=min(rule.rows for rule in rules),
+        owners=max(rule.owners for rule in rules),
+        noise=min(noisy, key=lambda limit: (limit.epsilon, limit.delta), default=None),
+    )
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:

@@ -61,18 +61,18 @@ class PsiQuery:
         self._secret = ec.generate_private_key(CURVE)
 
     def request(self) -> bytes:
-        own = [_times(self._secret, _point(hash_to_x(each.encode(), DOMAIN))) for each in self._identifiers]
-        return msgspec.msgpack.encode(_Request(self._reveal, b"".join([*own, *_fillers(self._length - len(own))])))
+        own = [times(self._secret, point(hash_to_x(each.encode(), DOMAIN))) for each in self._identifiers]
+        return msgspec.msgpack.encode(_Request(self._reveal, b"".join([*own, *fillers(self._length - len(own))])))
 
     def found(self, answer: bytes) -> list[str]:
         """What both sides have."""
         asked, theirs = self._read(answer)
-        return [name for name, point in zip(self._identifiers, asked, strict=False) if point in theirs]
+        return [name for name, each in zip(self._identifiers, asked, strict=False) if each in theirs]
 
     def size(self, answer: bytes) -> int:
         """How many both sides have; all that can be learnt if that was the question."""
         asked, theirs = self._read(answer)
-        return sum(point in theirs for point in asked)
+        return sum(each in theirs for each in asked)
 
     def _read(self, data: bytes) -> tuple[list[bytes], set[bytes]]:
         """The points of the question without this side's secret, and the other side's: equal where both have one."""
@@ -80,11 +80,11 @@ class PsiQuery:
             answer = from_msgpack(data, _Answer)
         except UnreadableError as error:
             raise PsiMessageError("the answer cannot be read") from error
-        asked, theirs = _split(answer.asked), {*_split(answer.own)}
+        asked, theirs = split(answer.asked), {*split(answer.own)}
         if len(asked) != self._length:
             raise PsiMessageError(f"the answer is about {len(asked):,} identifiers, not {self._length:,}")
         inverse = ec.derive_private_key(pow(self._secret.private_numbers().private_value, -1, ORDER), CURVE)
-        return [_times(inverse, _point(each)) for each in asked], theirs
+        return [times(inverse, point(each)) for each in asked], theirs
 
 
 def answer_query(request: bytes, identifiers: Sequence[str], reveal: Reveal, most: int) -> bytes:
@@ -95,13 +95,13 @@ def answer_query(request: bytes, identifiers: Sequence[str], reveal: Reveal, mos
         raise PsiMessageError("the query cannot be read") from error
     if question.reveal != reveal:
         raise PsiMessageError(f'the question is for another thing than the "{reveal}", which this site reveals')
-    points = _split(question.points)
+    points = split(question.points)
     if len(points) > (limit := padded_length(most)):
         raise PsiMessageError(f"the query has {len(points):,} identifiers; this site accepts at most {limit:,}")
     secret = ec.generate_private_key(CURVE)
-    asked = [_times(secret, _point(each)) for each in points]
-    own = [_times(secret, _point(hash_to_x(each.encode(), DOMAIN))) for each in identifiers]
-    own.extend(_fillers(padded_length(len(own)) - len(own)))
+    asked = [times(secret, point(each)) for each in points]
+    own = [times(secret, point(hash_to_x(each.encode(), DOMAIN))) for each in identifiers]
+    own.extend(fillers(padded_length(len(own)) - len(own)))
     mixed = [own] if reveal == "intersection" else [own, asked]
     for each in mixed:
         SystemRandom().shuffle(each)
@@ -114,26 +114,26 @@ def padded_length(count: int) -> int:
     return -(-max(count, SMALLEST_LIST) // step) * step
 
 
-def _fillers(count: int) -> Iterable[bytes]:
+def fillers(count: int) -> Iterable[bytes]:
     """Points of nobody: chance, like all the others look."""
     for _ in range(count):
         numbers = ec.generate_private_key(CURVE).public_key().public_numbers()
         yield numbers.x.to_bytes(COORDINATE_BYTES)
 
 
-def _split(points: bytes) -> list[bytes]:
+def split(points: bytes) -> list[bytes]:
     if len(points) % COORDINATE_BYTES:
         raise PsiMessageError("a list of encrypted identifiers is cut off")
     return [points[start : start + COORDINATE_BYTES] for start in range(0, len(points), COORDINATE_BYTES)]
 
 
-def _point(x: bytes) -> ec.EllipticCurvePublicKey:
+def point(x: bytes) -> ec.EllipticCurvePublicKey:
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, EVEN + x)
     except ValueError as error:
         raise PsiMessageError("a list has elements that are not valid encrypted identifiers") from error
 
 
-def _times(secret: ec.EllipticCurvePrivateKey, point: ec.EllipticCurvePublicKey) -> bytes:
+def times(secret: ec.EllipticCurvePrivateKey, point: ec.EllipticCurvePublicKey) -> bytes:
     """The x-coordinate of a multiple of the point: what a Diffie–Hellman exchange gives."""
     return secret.exchange(ec.ECDH(), point)

@@ -1,0 +1,69 @@
+"""FROM (SELECT … ORDER BY … LIMIT k): numbers about the first k rows of all owners, for instance the k nearest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.order_keys import OrderKey, order_keys
+from winnow.analytics.sql.row_sources import Relation, limit_of, own_names, row_source
+from winnow.analytics.sql.sql_text import parsed
+
+PREFIX = "winnow_"
+"""Before the names of columns that the subquery gets for its order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRows:
+    keys: tuple[OrderKey, ...]
+    count: int
+
+    def columns(self) -> list[exp.Expr]:
+        """The keys of a row, by their own names."""
+        return [exp.alias_(exp.column(PREFIX + key.name), key.name) for key in self.keys]
+
+
+def take_first(tree: exp.Select, tables: Mapping[str, Relation]) -> tuple[FirstRows | None, exp.Select | None]:
+    """ORDER BY and LIMIT of the subquery in FROM, which are taken out of the statement; and the subquery."""
+    inner = _subquery(tree)
+    if inner is None or not inner.args.get("limit"):
+        return None, None
+    count, order = limit_of(inner), inner.args.get("order")
+    assert count is not None
+    if order is None:
+        raise refused(inner.args["limit"], "LIMIT in a subquery needs ORDER BY: without it, any rows could be meant")
+    if count == 0 or inner.args.get("offset"):
+        raise refused(inner.args["limit"], "a subquery with ORDER BY takes LIMIT 1 or more, and no OFFSET")
+    if tree.args.get("where"):
+        where = (
+            "WHERE beside a subquery with LIMIT is not supported; write it into the subquery, or as FILTER (WHERE …)"
+        )
+        raise refused(tree.args["where"], where)
+    source = row_source(inner, tables)
+    nodes = []
+    for node in order.expressions:
+        changed = node.copy()
+        changed.set("this", own_names(node.this, source))
+        nodes.append(changed)
+    keys = order_keys(exp.Order(expressions=nodes), source.described)
+    for part in ("order", "limit"):
+        inner.args[part].pop()
+    return FirstRows(keys=keys, count=count), inner
+
+
+def add_keys(inner: exp.Select, first: FirstRows) -> None:
+    """The subquery shows its keys, too."""
+    for key in first.keys:
+        inner.append("expressions", exp.alias_(parsed(key.sql), PREFIX + key.name))
+
+
+def _subquery(tree: exp.Select) -> exp.Select | None:
+    from_ = tree.args.get("from_")
+    node = from_.this if from_ is not None else None
+    if isinstance(node, exp.Table):
+        with_ = tree.args.get("with_")
+        named = [each for each in (with_.expressions if with_ else ()) if each.alias.lower() == node.name.lower()]
+        node = named[0] if named else None
+    inner = node.this if isinstance(node, exp.Subquery | exp.CTE) else None
+    return inner if isinstance(inner, exp.Select) else None

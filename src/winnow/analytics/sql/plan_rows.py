@@ -1,0 +1,135 @@
+"""A statement that shows rows as they are: which columns, in which order, and how many."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
+from winnow.analytics.sql.order_keys import OrderKey, order_keys
+from winnow.analytics.sql.parse_sql import parse_sql
+from winnow.analytics.sql.row_sources import RowSource, limit_of, own_column, own_names, row_source, table_relation
+from winnow.analytics.sql.sql_text import parsed, tried, unique_names
+from winnow.analytics.sql.table_sample import take_sample
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.core.untrusted_text import one_line
+
+MAX_SHOWN_ROWS = 1_000
+MAX_COLUMNS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPlan:
+    table: str
+    columns: tuple[str, ...]
+    local_sql: str
+    """The rows of an owner: what is shown, and what they are sorted by."""
+    order: tuple[OrderKey, ...]
+    limit: int | None
+    private: bool
+    """Whether a private column stands in WHERE."""
+    sample: float | None
+
+    @property
+    def nearest(self) -> bool:
+        return any(key.spatial for key in self.order)
+
+
+def make_rows_plan(sql: str, table: str, declaration: TableDeclaration) -> RowsPlan:
+    """The plan; ConfigError in one line names what is refused, and where."""
+    return _make_plan(sql, table, declaration.model_dump_json())
+
+
+@lru_cache(maxsize=64)
+def _make_plan(sql: str, table: str, declared: str) -> RowsPlan:
+    declaration = TableDeclaration.model_validate_json(declared)
+    tree = parse_sql(sql)
+    sample = take_sample(tree)
+    source = row_source(tree, {table.lower(): table_relation(declaration)})
+    if tree.args.get("having"):
+        raise refused(tree.args["having"], "HAVING without GROUP BY or aggregates is not supported")
+    if tree.args.get("offset"):
+        raise refused(tree.args["offset"], "OFFSET over rows is not supported; choose rows by WHERE")
+    if tree.args.get("where"):
+        describe_expression(tree.args["where"].this, source.described)
+    shown = list(_shown(tree, source))
+    order = order_keys(_resolved_order(tree, shown, source), source.described)
+    with connection() as opened:
+        add_table(opened, table, declaration)
+        types = described_types(opened, _statement(tree, [value for value, _ in shown]).sql("duckdb"))
+        fields = [
+            exp.alias_(tried(value, kind), f"s{place}")
+            for place, ((value, _), kind) in enumerate(zip(shown, types, strict=True))
+        ]
+        keys = [exp.alias_(parsed(key.sql), key.name) for key in order]
+        local = _statement(tree, [*fields, *keys])
+        if tree.args.get("where"):
+            local.set("where", exp.Where(this=tried(tree.args["where"].this, "BOOLEAN")))
+        local_sql = local.sql("duckdb")
+        described_types(opened, local_sql)
+    private = {name.lower() for name, each in declaration.columns.items() if each.level == "private"}
+    return RowsPlan(
+        table=table,
+        columns=tuple(unique_names([name for _, name in shown])),
+        local_sql=local_sql,
+        order=order,
+        limit=limit_of(tree),
+        private=any(each.name.lower() in private for each in tree.find_all(exp.Column)),
+        sample=sample,
+    )
+
+
+def _shown(tree: exp.Select, source: RowSource) -> Iterator[tuple[exp.Expr, str]]:
+    """What each column shows, and its name; * is all that may be shown."""
+    if not 0 < len(tree.expressions) <= MAX_COLUMNS:
+        raise refused(tree, f"a statement has 1 to {MAX_COLUMNS} columns, not {len(tree.expressions)}")
+    for each in tree.expressions:
+        if isinstance(each, exp.Star):
+            for name, known in source.items[0].relation.columns.items():
+                if known.level != "private":
+                    yield own_column(name), name
+            continue
+        value = own_names(each.unalias(), source)
+        for column in value.find_all(exp.Column):
+            if source.described(column).level == "private":
+                raise refused(each, f"column '{column.name}' is private and cannot be shown; it may stand in WHERE")
+        describe_expression(value, source.described)
+        written = each.unalias()
+        name = each.alias or (written.name if isinstance(written, exp.Column) else written.sql("duckdb"))
+        yield value, one_line(name)[:200]
+
+
+def _resolved_order(tree: exp.Select, shown: list[tuple[exp.Expr, str]], source: RowSource) -> exp.Order | None:
+    """ORDER BY with numbers and aliases of columns written out."""
+    order = tree.args.get("order")
+    if order is None:
+        return None
+    aliases = {each.alias.lower(): each.unalias() for each in tree.expressions if each.alias}
+    nodes = []
+    for node in order.expressions:
+        value = node.this
+        if isinstance(value, exp.Literal):
+            if not value.is_int or not 1 <= int(value.this) <= len(shown):
+                raise refused(node, f"ORDER BY {one_line(value.this)}: SELECT has {len(shown)} columns")
+            value = shown[int(value.this) - 1][0]
+        elif isinstance(value, exp.Column) and not value.table and value.name.lower() in aliases:
+            value = own_names(aliases[value.name.lower()], source)
+        else:
+            value = own_names(value, source)
+        changed = node.copy()
+        changed.set("this", value.copy())
+        nodes.append(changed)
+    return exp.Order(expressions=nodes)
+
+
+def _statement(tree: exp.Select, expressions: list[exp.Expr]) -> exp.Select:
+    with_, where = tree.args.get("with_"), tree.args.get("where")
+    return exp.Select(
+        with_=with_.copy() if with_ is not None else None,
+        expressions=[each.copy() for each in expressions],
+        from_=tree.args["from_"].copy(),
+        where=where.copy() if where is not None else None,
+    )

@@ -1,0 +1,34 @@
+"""Conditions of a join that fail on no row: an error that depends on a row would tell of it.
+
+A condition is tried (NULL where it fails) unless it compares two columns, which cannot fail, and by which DuckDB finds
+the rows to join. DuckDB tries nothing that holds a subquery, so the parts of such a condition are tried one by one.
+"""
+
+from sqlglot import exp
+
+from winnow.analytics.sql.sql_text import tried
+
+
+def with_safe_conditions(tree: exp.Select) -> exp.Select:
+    """The statement with all its conditions of WHERE and ON tried, those of subqueries too."""
+    changed = tree.copy()
+    for select in reversed(list(changed.find_all(exp.Select))):  # the innermost first
+        where = select.args.get("where")
+        if where is not None:
+            where.set("this", safe_condition(where.this))
+        for join in select.args.get("joins") or ():
+            if join.args.get("on"):
+                join.set("on", safe_condition(join.args["on"]))
+    return changed
+
+
+def safe_condition(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.And | exp.Or):
+        return type(node)(this=safe_condition(node.this), expression=safe_condition(node.expression))
+    if isinstance(node, exp.Not | exp.Paren):
+        return type(node)(this=safe_condition(node.this))
+    if isinstance(node, exp.Exists) or (isinstance(node, exp.In) and node.args.get("query")):
+        return node.copy()
+    if isinstance(node, exp.EQ) and isinstance(node.this, exp.Column) and isinstance(node.expression, exp.Column):
+        return node.copy()
+    return tried(node, "BOOLEAN")

@@ -1,0 +1,1 @@
+"""Rows that reach their reader, and nobody else, without saying whose they are."""
