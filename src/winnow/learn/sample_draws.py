@@ -29,7 +29,7 @@ class SampleDraws:
     def of_clients(cls, clients: Tensor, samples: int, step: int) -> "SampleDraws":
         """For so many samples of each of K clients, [K·samples], in a step; `clients` are their keys, int64 [K]."""
         place = torch.arange(samples, device=clients.device)
-        of_step = _mixed(clients + (step + 1) * _GOLDEN)
+        of_step = _mixed(clients + _signed((step + 1) * _GOLDEN))
         return cls(_mixed(of_step.unsqueeze(1) + (place + 1) * _GOLDEN).flatten())
 
     def __len__(self) -> int:
@@ -50,8 +50,12 @@ class SampleDraws:
 
 def client_keys(seed: int, clients: Sequence[int], *names: str | int) -> Tensor:
     """A key for each client, [K], from the run's seed and names such as the round."""
-    words = [derive(seed, *names, int(client)) % 2**64 for client in clients]
-    return torch.tensor([word - 2**64 if word >= 2**63 else word for word in words], dtype=torch.int64)
+    return torch.tensor([_signed(derive(seed, *names, int(client))) for client in clients], dtype=torch.int64)
+
+
+def _signed(number: int) -> int:
+    """The last 64 bits of a number, as torch's int64 has them."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _mixed(words: Tensor) -> Tensor:
