@@ -141,7 +141,7 @@ def _ways(
     native = native_model(module, line, sample, loss) if compiles else None
     if native is not None:
         yield "native", lambda model, notice: NativeExecution(model, native, threads, notice)
-    mlp = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
+    mlp = find_mlp(line, StateLayout.of(module).trained) if by_hand else None
     if mlp is not None:
         yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, mlp, precision=precision)
     yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision, compiled=compiled)
