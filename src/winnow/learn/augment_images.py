@@ -42,11 +42,7 @@ JITTERED, JITTER, GREY = 0.8, 0.4, 0.2
 
 def shifted(x: Tensor, draws: Tensor) -> Tensor:
     """Each moved by whole pixels, at most an eighth of its side; what comes in is the reflection at the edge."""
-    (height, width), far = x.shape[-2:], MAX_SHIFT
-    reach = torch.tensor([round(far * height), round(far * width)], device=x.device)
-    down, across = ((draws[:, :2] * (2 * reach + 1)).floor().long() - reach).unbind(1)
-    rows = _reflected(torch.arange(height, device=x.device) + down[:, None], height)
-    columns = _reflected(torch.arange(width, device=x.device) + across[:, None], width)
+    rows, columns = (_shifted_places(size, draws[:, axis]) for axis, size in enumerate(x.shape[-2:]))
     if _in_colour(x):
         columns = torch.where(draws[:, 2:3] < 0.5, columns.flip(1), columns)
     sample = torch.arange(len(x), device=x.device)[:, None, None]
@@ -96,7 +92,11 @@ def _in_colour(x: Tensor) -> bool:
     return x.shape[1] == 3
 
 
-def _reflected(places: Tensor, size: int) -> Tensor:
+def _shifted_places(size: int, draws: Tensor) -> Tensor:
+    """[n, size]: which pixels of a line come to lie where, reflected at its ends."""
+    reach = round(MAX_SHIFT * size)
+    by = (draws * (2 * reach + 1)).floor().long() - reach
+    places = torch.arange(size, device=draws.device) + by[:, None]
     return (size - 1) - ((size - 1) - places.abs()).abs()
 
 
