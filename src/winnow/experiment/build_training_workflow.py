@@ -99,6 +99,7 @@ def set_up_training(
         module=module,
         loss=_loss(experiment, classes, inputs.loss, module, x),
         own=own,
+        own_steps=getattr(experiment.client, "name", "") if experiment.client.own_steps else "",
         layer=layer,
         evidence_layer=layer or evidence_layer(experiment, module, x, private),
         outputs=output_count(classes, probe[1]),

@@ -30,8 +30,10 @@ class HessianFreeGradient(GradientRule):
 
     alpha: float
     delta: float
-    draws: ClassVar[Sequence[Draw]] = (Draw(), Draw(), Draw())
-    plain_batches: ClassVar[bool] = True
+
+    @property
+    def draws(self) -> Sequence[Draw]:
+        return Draw(), Draw(), Draw()
 
     def __call__(
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]

@@ -20,6 +20,8 @@ class Draw(NamedTuple):
 
     rows: Literal["all", "labelled", "unlabelled"] = "all"
     times: int = 1
+    replacement: bool = False
+    """Whether rows are drawn with replacement; then there is no last one, and other draws say how long an epoch is."""
 
     def pool(self, data: TensorData, client: int) -> Indices:
         """Where those rows are."""
@@ -129,7 +131,8 @@ def plan_draws(
         _Epochs.of(np.array([len(own) for own in pool], np.int64), draw.times * local.batch_size, smallest)
         for draw, pool in zip(draws, pools, strict=True)
     ]
-    longest = np.max([each.batches for each in epochs], axis=0, initial=0)
+    ending = [each.batches for draw, each in zip(draws, epochs, strict=True) if not draw.replacement]
+    longest = np.max(ending, axis=0, initial=0)
     steps = longest * (local.epochs or 1) if local.steps is None else np.where(longest > 0, local.steps, 0)
     reported = longest if local.steps is None else steps
     order = np.argsort(-steps, kind="stable")
@@ -140,13 +143,17 @@ def plan_draws(
         rows = np.full((len(clients), int(steps.max(initial=0)), width), _PADDING, np.int64)
         for place, position in enumerate(order[: np.count_nonzero(steps)]):
             generator = stream(seed, "batches", round, int(clients[position]), *phase_stream_name(phase + number))
-            batches = _batches(pool[position], each, int(position), int(steps[position]), width, generator)
-            rows[place, : len(batches)] = batches
+            own, count = pool[position], int(steps[position])
+            if draw.replacement:
+                drawn = own[generator.integers(len(own), size=(count, width))] if len(own) else own.reshape(0, width)
+            else:
+                drawn = _epoch_batches(own, each, int(position), count, width, generator)
+            rows[place, : len(drawn)] = drawn
         plans.append(_padded(rows, order, steps, reported, first[order]))
     return plans
 
 
-def _batches(
+def _epoch_batches(
     own: Indices, epochs: _Epochs, position: int, steps: int, width: int, generator: np.random.Generator
 ) -> Indices:
     """A client's batches of one draw, [steps, width]; none where it has no such rows."""

@@ -1,15 +1,16 @@
 """Steps of a method's own: it sees outputs, labelled and unlabelled batches and the number of the step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import ClassVar
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from winnow.core import stream
 from winnow.learn.sample_draws import SampleDraws, client_keys
 from winnow.learn.stack.batch_plan import ALL_ROWS, Draw
 from winnow.learn.stack.execution_interface import Batch, Execution
@@ -17,16 +18,17 @@ from winnow.learn.stack.flat_client_data import Indices
 from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.trainable_state import ModelState, split_clients
 
+Distribution: TypeAlias = Callable[[np.random.Generator, int], NDArray[np.float64]]
+"""So many numbers from a generator, drawn one after another."""
+
 
 class GradientRule(ABC):
     """Which way a step goes, for methods that do not follow the gradient of one batch."""
 
-    draws: Sequence[Draw] = (ALL_ROWS,)
-    """The batches of each client that a step takes; they are drawn independently of one another."""
-    plain_batches: ClassVar[bool] = False
-    """Whether it asks for nothing but gradients of the run's own loss on batches as they are drawn: then compiled code
-    can serve it.
-    """
+    @property
+    def draws(self) -> Sequence[Draw]:
+        """The batches of each client that a step takes; they are drawn independently of one another."""
+        return (ALL_ROWS,)
 
     @abstractmethod
     def __call__(
@@ -48,14 +50,26 @@ class NamedDraws:
     seed: int
     clients: Indices
     names: tuple[str | int, ...]
+    steps: int
     device: torch.device
     _keys: dict[str, Tensor] = field(default_factory=dict)
+    _numbers: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, purpose: str, step: int, batch: Batch) -> SampleDraws:
         if purpose not in self._keys:
             self._keys[purpose] = client_keys(self.seed, self.clients.tolist(), purpose, *self.names).to(self.device)
         clients, width = batch.weight.shape
         return SampleDraws.of_clients(self._keys[purpose][:clients], width, step)
+
+    def numbers(self, purpose: str, step: int, distribution: Distribution) -> Tensor:
+        """A number for each client and this step, [K]."""
+        if purpose not in self._numbers:
+            drawn = [
+                distribution(stream(self.seed, purpose, *self.names, int(client)), self.steps)
+                for client in self.clients
+            ]
+            self._numbers[purpose] = torch.from_numpy(np.stack(drawn, axis=1)).float().to(self.device)
+        return self._numbers[purpose][step]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +115,9 @@ class StepContext:
         """Random numbers for the batch's samples. Another purpose or step gives others."""
         return self.streams.of(purpose, self.step, batch)
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of the parameters."""
-        return self.execution.layout.trained
+    def numbers(self, purpose: str, distribution: Distribution) -> Tensor:
+        """A random number for each client, [K], from its own stream of this purpose."""
+        return self.streams.numbers(purpose, self.step, distribution)[: len(self.clients)]
 
 
 def mean_loss(batch: Batch, losses: Tensor) -> Tensor:

@@ -81,7 +81,9 @@ class StackedExecution:
         """As `bind_cohort`, with kernels that are compiled for batches of this shape, if they compute the same."""
         exact = StackedExecution(copy.deepcopy(self.module).double(), self.loss)
         wide = ([t.double() if t.is_floating_point() else t.clone() for t in some] for some in (trained, carried))
-        return compile_cohort(self._bind_twin(trained, carried), exact._bind_twin(*wide), carried, batch)
+        wide_trained, wide_carried = wide
+        exactly = exact._bind_twin(wide_trained, wide_carried)
+        return compile_cohort(self._bind_twin(trained, carried), exactly, carried, batch)
 
     def _bind_twin(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> StackedCohort:
         self.twin.train()

@@ -14,7 +14,7 @@ from winnow.core import Payload, Randomness, derive
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import ALL_ROWS, phase_stream_name, plan_batches, plan_draws
 from winnow.learn.stack.execution_interface import Execution, min_batch_size
-from winnow.learn.stack.flat_client_data import Indices, TensorData
+from winnow.learn.stack.flat_client_data import BLOCK_BYTES, Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
 from winnow.learn.stack.gradient_rule import GradientRule, NamedDraws
 from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
@@ -140,8 +140,13 @@ class LocalTraining:
                 done = execution.run_plan(begin, local, data, plan, rate=rate)
                 ended = done or follow_gradients(execution, begin, local, data, plan, rate)
             else:
-                names = (self.round, *phase_stream_name(phase))
-                streams = NamedDraws(seed=self.seed, clients=self.clients[plan.order], names=names, device=device)
+                streams = NamedDraws(
+                    seed=self.seed,
+                    clients=self.clients[plan.order],
+                    names=(self.round, *phase_stream_name(phase)),
+                    steps=len(plan.rows),
+                    device=device,
+                )
                 remembered = ordered_memory(memory or {}, order)
                 ended = follow_rule(execution, begin, local, data, plans, rate, gradient_rule, remembered, streams)
         back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
@@ -156,6 +161,12 @@ class LocalTraining:
             slots=tuple(take_clients(dict(zip(moved, slot, strict=True)), back) for slot in ended.slots if slots),
             memory=take_clients(ended.memory, back),
         )
+
+    def outputs(self, rows: Indices) -> Tensor:
+        """The global model's outputs for rows of the data, [n, ...], in evaluation mode."""
+        model, together = self.model, max(1, BLOCK_BYTES // self.data.x[:1].nbytes)
+        blocks = torch.split(torch.as_tensor(rows).to(self.data.device), together)
+        return torch.cat([self.execution.outputs(model, self.data.x[block].unsqueeze(0))[0] for block in blocks])
 
     def _own_loop(
         self, execution: WholeLoopExecution, start: ModelState, epochs: int | None, phase: int
