@@ -49,6 +49,7 @@ from winnow.learn.stack import (
     as_loss,
     as_tensor,
 )
+from winnow.learn.teacher import Teacher
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.trial_update_on_server_samples import EmulateUpdate, emulate_client, single_client_data
 from winnow.privacy.dp import accountant_for
@@ -223,8 +224,11 @@ class TrainingSetup:
         test: Examples,
         store: ClientStore | None,
         names: Sequence[str],
+        server_labelled: Examples | None = None,
     ) -> TrainingWorkflow:
-        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'."""
+        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'. On those that
+        are `server_labelled` the server trains itself, if its part of the algorithm does.
+        """
         held, tested = self._tensors(reference), self._tensors(test)
         evaluator = build_evaluator(
             self.experiment,
@@ -249,7 +253,18 @@ class TrainingSetup:
             self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
         )
         emulation = self._emulation(plan, held, sizes)
-        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor)
+        teacher = None if server_labelled is None else self._teacher(*self._tensors(server_labelled))
+        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher)
+
+    def _teacher(self, x: Tensor, y: Tensor) -> Teacher:
+        return Teacher(
+            execution=self.model.execution,
+            x=x,
+            y=y,
+            local=self.experiment.local,
+            seed=self.experiment.seed,
+            randomness=self.model.randomness,
+        )
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device
