@@ -58,6 +58,10 @@ class ClientUpdate(Choice, AlgorithmPart):
     extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether it trains on samples without labels, too; otherwise clients are given their labelled samples alone."""
+    labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some"})
+    """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
 
