@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.config.compatibility_checks import fingerprint
+from winnow.config.label_checks import method_name
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import (
@@ -22,6 +23,7 @@ from winnow.data import (
     Preprocessing,
     federate,
 )
+from winnow.data.hidden_labels import with_labelled_rows
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
@@ -121,6 +123,9 @@ def prepare_run(
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
+    left_out = ""
+    if not experiment.client.uses_unlabelled:
+        federated, left_out = with_labelled_rows(federated, method_name(experiment.client))
     data, local_test = _client_tensors(federated, set_up_device(experiment.engine))
     setup = set_up_training(
         experiment,
@@ -130,6 +135,7 @@ def prepare_run(
         stream,
         preprocessing=federated.preprocessing,
         selection_is_public=False,
+        labels_notice=left_out,
     )
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
@@ -142,6 +148,7 @@ def prepare_run(
         test=federated.test,
         store=store,
         names=federated.client_names,
+        server_labelled=federated.server_labelled,
     )
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)

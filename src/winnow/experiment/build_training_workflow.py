@@ -25,10 +25,12 @@ from winnow.config.compatibility_checks import (
     output_width,
     reference_evaluation_notice,
 )
+from winnow.config.label_checks import check_augmentation
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.join_names import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.data.preprocessing import NO_LABEL
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.build_learning_site import ModelSetup
@@ -86,9 +88,11 @@ def set_up_training(
     *,
     preprocessing: Preprocessing,
     selection_is_public: bool,
+    labels_notice: str = "",
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    x = probe[0]
+    check_augmentation(experiment.client, preprocessing)
+    probe = x, _ = probe[0], _some_label(probe[1])
     module, own = _module(experiment, inputs, probe, classes)
     if own is not None:
         check_own_training(own, experiment.client)
@@ -117,7 +121,13 @@ def set_up_training(
         classes=classes,
         preprocessing=preprocessing,
         selection_is_public=selection_is_public,
+        labels_notice=labels_notice,
     )
+
+
+def _some_label(y: Tensor) -> Tensor:
+    """Labels to try a loss with, also where there are none."""
+    return y if y.is_floating_point() else torch.where(y == NO_LABEL, 0, y)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +143,8 @@ class TrainingSetup:
     """What made the samples out of raw rows."""
     selection_is_public: bool
     """Whether others than the server learn which clients each round selects."""
+    labels_notice: str = ""
+    """What a user should know about samples without labels."""
 
     @cached_property
     def private(self) -> frozenset[str]:
@@ -185,6 +197,7 @@ class TrainingSetup:
             part.check_data(summary)
         notices = (
             self.preprocessing.notice(),
+            self.labels_notice,
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),

@@ -30,7 +30,7 @@ DISTORTION_DRAWS = SHIFT_DRAWS + 2 * len(DISTORTIONS) + 3
 MAX_ANGLE, MAX_SHEAR, MAX_TRANSLATION = math.pi / 6, 0.3, 0.3
 FAINTEST, CLEAREST = 0.05, 0.95
 """How much of its contrast, brightness or sharpness an image keeps (RandAugment's range in FixMatch, appendix D)."""
-FEWEST_BITS, MOST_BITS = 4, 8
+MIN_BITS, MAX_BITS = 4, 8
 MAX_CUTOUT = 0.5
 """Of the side of an image."""
 
@@ -52,7 +52,7 @@ def shifted(x: Tensor, draws: Tensor) -> Tensor:
 def distorted(x: Tensor, draws: Tensor) -> Tensor:
     """Shifted, then two distortions of a random strength each, then a square cut out."""
     kinds = len(DISTORTIONS)
-    shift, which, strength, cut = draws.split([SHIFT_DRAWS, kinds, kinds, 3], dim=1)
+    shift, which, strength, cut = torch.split(draws, [SHIFT_DRAWS, kinds, kinds, 3], dim=1)
     chosen = torch.zeros_like(which, dtype=torch.bool).scatter_(1, which.topk(APPLIED, dim=1).indices, value=True)
     signed = torch.where(chosen, 2 * strength - 1, 0.0)
     kept = torch.where(chosen, FAINTEST + (CLEAREST - FAINTEST) * strength, 1.0)[:, :, None, None, None]
@@ -128,7 +128,7 @@ def _lowest(x: Tensor) -> Tensor:
 
 def _posterised(x: Tensor, strength: Tensor) -> Tensor:
     """As many steps from the lowest to the highest value as so many bits have."""
-    bits = (FEWEST_BITS + (MOST_BITS + 1 - FEWEST_BITS) * strength).floor()
+    bits = (MIN_BITS + (MAX_BITS + 1 - MIN_BITS) * strength).floor()
     steps = (2**bits - 1)[:, None, None, None]
     low = _lowest(x)
     width = (x.amax((1, 2, 3), keepdim=True) - low).clamp_min(torch.finfo(x.dtype).tiny)

@@ -65,6 +65,10 @@ class ClientUpdate(Choice, AlgorithmPart):
 
     own_steps: ClassVar[bool] = False
     """Whether its steps ask for more than gradients of the run's loss on batches as they are drawn."""
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether it trains on samples without labels, too; otherwise clients are given their labelled samples alone."""
+    labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some"})
+    """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
 

@@ -26,7 +26,7 @@ from winnow.data.file_formats import own_file_type
 from winnow.data.interpret_targets_and_owners import number_labels
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
-from winnow.data.preprocessing import Affine, label_array
+from winnow.data.preprocessing import NO_LABEL, Affine, label_array
 from winnow.data.tables import as_text, open_table
 from winnow.data.types import AS_IT_IS
 from winnow.deploy.wire.messages import MAX_CLIENT_NAME, DataDescription
@@ -318,6 +318,6 @@ def _with_shared_classes(name: str, data: DataSet, table: Mapping[str, Any]) -> 
             'classes = ["no", "yes"] (or how many, where they are the numbers 0, 1, …)'
         )
     labels = tuple(said if isinstance(said, list) else range(said))
-    numbers = number_labels(label_array(found), labels, f"data.{name}")
+    numbers = np.append(number_labels(label_array(found), labels, f"data.{name}"), NO_LABEL)
     told = data.preprocessing.model_copy(update={"classes": labels})
-    return replace(data, y=numbers[data.y], classes=len(labels), preprocessing=told)
+    return replace(data, y=numbers[data.y], classes=len(labels), preprocessing=told)  # NO_LABEL is the last place
