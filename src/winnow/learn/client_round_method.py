@@ -17,7 +17,7 @@ from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.profile_by_class import ProfileClasses
-from winnow.learn.pseudo_labels import SURE
+from winnow.learn.pseudo_labels import TOLD_OF_LABELS
 from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
 
 __all__ = [  # what a method at the client is written with, and the handler that runs it
@@ -34,7 +34,7 @@ __all__ = [  # what a method at the client is written with, and the handler that
 FINE_TUNING_PHASE = -1
 """The phase of fine-tuning: its batches are in an order of their own."""
 
-TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms", SURE})
+TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms", *TOLD_OF_LABELS})
 """What a training reply may report."""
 
 

@@ -11,18 +11,29 @@ from torch import Tensor
 from winnow.core import Reply
 from winnow.data.preprocessing import NO_LABEL
 from winnow.learn.augment import weak
-from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, mean_loss
+from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, TensorData, mean_loss
+from winnow.learn.stack.flat_client_data import Indices
 
 PSEUDO_LABELS = "pseudo-labels"
 """What a round tells of the labels that clients give their samples by the model."""
 SURE = "sure"
 """The share of a client's unlabelled samples that its method gave a label, because it was sure enough."""
 
+LABELLED = "labelled"
+"""The share of a client's samples that have a label."""
+TOLD_OF_LABELS = (SURE, LABELLED)
+
 
 def share_of_sure(replies: Sequence[Reply]) -> dict[str, float]:
     """The mean over clients that told it."""
     shares = [reply.metrics[SURE] for reply in replies if isfinite(reply.metrics.get(SURE, nan))]
     return {SURE: fmean(shares)} if shares else {}
+
+
+def labelled_share(data: TensorData, clients: Indices) -> Tensor:
+    """Of each client's samples, [K]."""
+    shares = [data.labelled[data.rows_of(int(client))].mean() for client in clients]
+    return torch.tensor(shares, dtype=torch.float32, device=data.device)
 
 
 @torch.no_grad()
@@ -52,7 +63,9 @@ def added(one: list[Tensor], other: list[Tensor], factor: float = 1.0) -> list[T
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentedGradient(GradientRule):
-    """Supervised steps on weakly changed samples: CE(f(w(x)), y)."""
+    """Supervised steps on weakly changed samples, CE(f(w(x)), y), bounded to a norm."""
+
+    clip: float
 
     @property
     def draws(self) -> Sequence[Draw]:
@@ -64,4 +77,4 @@ class AugmentedGradient(GradientRule):
         (labelled,) = batches
         changed = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
         gradients, losses = at.gradients(parameters, changed)
-        return gradients, mean_loss(labelled, losses)
+        return clipped(gradients, self.clip), mean_loss(labelled, losses)

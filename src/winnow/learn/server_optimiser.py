@@ -25,8 +25,10 @@ class RoundAggregate:
 
 
 class Teach(Protocol):
-    def __call__(self, model: ModelState, *, epochs: int, batch_size: int | None) -> ModelState:
-        """The model after so many epochs on the server's labelled samples, by the optimiser that clients use."""
+    def __call__(self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float) -> ModelState:
+        """The model after so many epochs on the server's labelled samples, by the optimiser that clients use; gradients
+        are bounded to a norm.
+        """
 
 
 class ServerOptimiser(Choice, AlgorithmPart):

@@ -26,8 +26,10 @@ class Teacher:
     seed: int
     randomness: Randomness
 
-    def __call__(self, model: ModelState, *, epochs: int, batch_size: int | None, round: int) -> ModelState:
-        """The model after so many epochs on these samples."""
+    def __call__(
+        self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float, round: int
+    ) -> ModelState:
+        """The model after so many epochs on these samples, whose gradients are bounded to a norm."""
         local = self.local.with_epochs(epochs)
         if batch_size is not None:
             local = local.model_copy(update={"batch_size": batch_size})
@@ -42,5 +44,5 @@ class Teacher:
             sent={"model": model},
             stored=({},),
         )
-        trained = training.train(gradient_rule=AugmentedGradient(), phase=TEACHING_PHASE)
+        trained = training.train(gradient_rule=AugmentedGradient(clip=clip), phase=TEACHING_PHASE)
         return {name: tensor[0] for name, tensor in trained.states.items()}

@@ -159,7 +159,8 @@ class TrainingWorkflow(TrainingState):
         )
 
     def _start_fold(self, population: Population, awaited: int) -> Fold:
-        fold = self._plan.algorithm.aggregate.start(self.shared, population, awaited)
+        rng = stream(self._plan.seed, "aggregate", self.round)
+        fold = self._plan.algorithm.aggregate.start_round(self.shared, population, awaited, rng)
         return fold if self.assessor is None else self.assessor.policy.fold(fold)
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:

@@ -33,7 +33,7 @@ from winnow.core import (
 )
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.client_round_method import TrainSettings
-from winnow.learn.pseudo_labels import SURE
+from winnow.learn.pseudo_labels import TOLD_OF_LABELS
 from winnow.learn.reply_checks import unexpected_fault
 from winnow.learn.secure_randomness import secure_stream
 
@@ -102,7 +102,7 @@ def without_training_loss(outcome: Outcome) -> Outcome:
     """The outcome of a training without its loss and what else its samples say."""
     if not isinstance(outcome, Reply) or outcome.task.name != "train":
         return outcome
-    kept = {name: value for name, value in outcome.metrics.items() if name not in ("loss", SURE)}
+    kept = {name: value for name, value in outcome.metrics.items() if name not in ("loss", *TOLD_OF_LABELS)}
     return replace(outcome, metrics=kept)
 
 

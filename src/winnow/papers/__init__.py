@@ -2,6 +2,7 @@
 
 from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedprof import FEDPROF
+from winnow.papers.few_labels import FEW_LABELS
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
 from winnow.papers.result_json_lines import (
@@ -16,7 +17,7 @@ from winnow.papers.results_page import write_html_page, write_markdown_page
 from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, FEW_LABELS)}
 
 __all__ = [
     "PAPERS",
