@@ -35,7 +35,7 @@ def test_every_table_has_labels_alone_fixmatch_or_profiles_and_all_labels() -> N
         assert len({str(each.data.partition) for each in runs.values()}) == 1, "all rows have the same clients"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="papers")
 def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "few-labels", "mnist-iid", "--seeds", "1", "--rounds", "1", *TINY, "--out", str(tmp_path)]
     call(capsys, *command, "--workers", "1")

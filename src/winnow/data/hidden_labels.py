@@ -162,8 +162,7 @@ def with_labelled_rows(federated: FederatedData, method: str) -> tuple[Federated
     """
     clients = federated.clients
     if isinstance(clients, ClientsOnDemand):
-        checked = _AllLabelled(load=clients.load, method=method)
-        return replace(federated, clients=replace(clients, load=checked)), ""
+        return replace(federated, clients=all_labelled(clients, method)), ""
     found = labelled_rows(clients, method)
     if not found.notice:
         return federated, ""
@@ -176,6 +175,11 @@ def with_labelled_rows(federated: FederatedData, method: str) -> tuple[Federated
         local_test=federated.local_test and clients_at(federated.local_test, found.kept),
         owner_names=federated.owner_names if everybody else tuple(names[client] for client in found.kept.tolist()),
     ), found.notice
+
+
+def all_labelled(clients: ClientsOnDemand, method: str) -> ClientsOnDemand:
+    """The same clients, any of which is refused when it is loaded and lacks a label."""
+    return replace(clients, load=_AllLabelled(load=clients.load, method=method))
 
 
 @dataclass(frozen=True, kw_only=True)
