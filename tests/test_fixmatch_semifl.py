@@ -1,20 +1,26 @@
 """FixMatch and SemiFL, each against its paper's rule written out for one client."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from few_label_clients import CLIENTS, LOCAL, WAYS, assert_cohort, changed, epochs_of, training, world
 from winnow.core import stream
+from winnow.data import federate
+from winnow.experiment.build_training_workflow import RunInputs
+from winnow.experiment.run import run_experiment
 from winnow.learn.algorithms.fixmatch import FixMatchUpdate
 from winnow.learn.algorithms.semifl import SemiFlUpdate
 from winnow.learn.augment import strong, weak
 from winnow.learn.stack import TensorData, model_state
+from world import blobs, experiment, prepared
 
 
 def fixmatch_by_hand(model: nn.Module, data: TensorData, client: int, method: FixMatchUpdate) -> dict[str, Tensor]:
@@ -109,3 +115,22 @@ def test_clients_without_a_sure_sample_stay_out_of_semifl() -> None:
     model, data = world()
     result = SemiFlUpdate(threshold=1.0).update(training(model, data, "stacked"))
     assert list(result.stay_out) == [0, 1, 2]
+
+
+def test_reports_show_sure_labels_and_in_a_simulation_how_many_are_right(tmp_path: Path) -> None:
+    """And nothing that clients or the server do depends on the hidden labels."""
+    result = run_experiment(experiment("rounds=3", algorithm="semifl"), inputs=RunInputs(dataset=blobs()), out=tmp_path)
+    told = result.history[-1]["pseudo-labels.sure"]
+    assert 0 < told <= 1
+    known = result.view.evaluation.pseudo_labels
+    ready = prepared("rounds=3", algorithm="semifl")
+    data, model = ready.simulation.site.data, deepcopy(ready.module)
+    model.load_state_dict(load_file(tmp_path / "last.safetensors"))
+    assert known.samples == len(data.rows)
+    with torch.no_grad():
+        confidence, guess = model(data.x[data.rows]).softmax(1).max(1)
+    assert known.sure == pytest.approx((confidence >= 0.5).float().mean().item())
+    truth = federate(blobs(), experiment(algorithm="semifl").data, 0).hidden_labels[data.rows]
+    assert known.right == pytest.approx((guess.numpy() == truth)[(confidence >= 0.5).numpy()].mean())
+    page = (tmp_path / "report.html").read_text()
+    assert "Of these, right" in page

@@ -38,6 +38,7 @@ from winnow.experiment.build_training_workflow import (
 from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
+from winnow.experiment.pseudo_label_scores import score_pseudo_labels
 from winnow.experiment.reference_file import write_reference_file
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
@@ -46,6 +47,7 @@ from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
+    ModelState,
     TensorData,
     clients_that_fit,
     free_bytes,
@@ -53,6 +55,7 @@ from winnow.learn.stack import (
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
 from winnow.runs import RunClock
+from winnow.runs.evaluation_record import PseudoLabelScores
 from winnow.simulate import SimulatedFederation, WorkerPool
 
 CLIENT_STATE_PREFIX = "clients/"
@@ -86,6 +89,8 @@ class PreparedRun:
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
     clock: RunClock
     """Whose time and energy the run tells."""
+    score_pseudo_labels: Callable[[ModelState], PseudoLabelScores | None]
+    """What a model makes of samples whose labels are hidden from clients, for the recorder."""
     write_reference: Callable[[Path], Path | None]
     """Writes into a folder what owners can compare their data with."""
     pool: WorkerPool | None
@@ -177,6 +182,9 @@ def prepare_run(
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),
+        score_pseudo_labels=partial(
+            score_pseudo_labels, site, federated.hidden_labels, experiment.client.label_threshold
+        ),
         write_reference=partial(
             write_reference_file, experiment=experiment, model=setup.model, training=training, private=plan.private
         ),

@@ -72,6 +72,11 @@ class ClientUpdate(Choice, AlgorithmPart):
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
 
+    @property
+    def label_threshold(self) -> float | None:
+        """From which probability on it takes the model's word for a label; None if it never does."""
+        return None
+
     @abstractmethod
     def update(self, training: LocalTraining) -> LocalResult: ...
 

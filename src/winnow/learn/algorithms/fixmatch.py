@@ -82,6 +82,10 @@ class FixMatchUpdate(ClientUpdate):
     uses_unlabelled: ClassVar[bool] = True
     labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some", "server"})
 
+    @property
+    def label_threshold(self) -> float:
+        return self.threshold
+
     def update(self, training: LocalTraining) -> LocalResult:
         rule = FixMatchGradient(
             threshold=self.threshold,

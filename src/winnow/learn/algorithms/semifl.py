@@ -85,6 +85,10 @@ class SemiFlUpdate(ClientUpdate):
     labels_at: ClassVar[frozenset[str]] = frozenset({"server"})
     needs: ClassVar[Mapping[str, str]] = {"server": "teach"}
 
+    @property
+    def label_threshold(self) -> float:
+        return self.threshold
+
     def update(self, training: LocalTraining) -> LocalResult:
         labelled, classes, sure = self._label(training)
         rule = MixedGradient(alpha=self.alpha, clip=self.clip, classes=classes)
