@@ -4,7 +4,6 @@ from strongly changed copies.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.algorithms.fedprox import SizeSelector
 from winnow.learn.augment import strong, weak
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.pseudo_labels import SURE, added, pseudo_labels
@@ -104,14 +102,5 @@ fixmatch = Recipe(
     select=UniformSelector,
     client=FixMatchUpdate,
     aggregate=PartialAggregation,
-    server=TeachingServer,
-)
-
-fixmatch_prox = Recipe(
-    name="fixmatch-prox",
-    summary="fixmatch with FedProx's selection and proximal term",
-    select=SizeSelector,
-    client=partial(FixMatchUpdate, mu=0.01),
-    aggregate=partial(PartialAggregation, weights="uniform"),
     server=TeachingServer,
 )
