@@ -13,6 +13,7 @@ from winnow.core import RoundFinished, Selected, stream
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithms.hf_maml import HessianFreeGradient
+from winnow.learn.stack import Batch
 from world import blobs, experiment, prepared
 
 ALPHA = 0.05
@@ -24,14 +25,17 @@ def test_on_a_quadratic_it_is_the_exact_gradient_of_the_adapted_loss() -> None:
     halves = torch.randn(3, 6, 6, dtype=torch.float64)
     hessians, targets = halves @ halves.transpose(1, 2), torch.randn(3, 6, dtype=torch.float64)
 
-    def gradients(parameters: list[Tensor], batch: int) -> tuple[list[Tensor], Tensor]:
-        (w,) = parameters
-        slope = torch.stack([hessians[batch] @ own - targets[batch] for own in w])
-        return [slope], torch.full((len(w), 1), float(batch))
+    class At:
+        @staticmethod
+        def gradients(parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
+            (w,), which = parameters, int(batch.x)
+            slope = torch.stack([hessians[which] @ own - targets[which] for own in w])
+            return [slope], torch.full((len(w), 1), float(which))
 
     w = torch.randn(2, 6, dtype=torch.float64)
     before = w.clone()
-    (found,), losses = HessianFreeGradient(alpha=ALPHA, delta=0.1)(gradients, [w], [0, 1, 2])
+    batches = [Batch(torch.tensor(each), torch.tensor(0), torch.ones(2, 1), np.ones(2), full=True) for each in range(3)]
+    (found,), losses = HessianFreeGradient(alpha=ALPHA, delta=0.1)(At, [w], batches)
     for own, slope in zip(w, found, strict=True):
         adapted = own - ALPHA * (hessians[0] @ own - targets[0])
         outer = hessians[1] @ adapted - targets[1]

@@ -31,6 +31,11 @@ BASE: dict[str, Any] = {
 }
 
 
+AT_SERVER = "data.labels={at = 'server', rows = 60}"
+NEEDED = {"semifl": (AT_SERVER, "client.threshold=0.5"), "server-only": (AT_SERVER,)}
+"""What some algorithms cannot do without."""
+
+
 def blobs(rows: int = 400, classes: int = 3, seed: int = 0) -> DataSet:
     """Classes as clouds of points that a small network can tell apart."""
     rng = np.random.default_rng(seed)
@@ -41,7 +46,7 @@ def blobs(rows: int = 400, classes: int = 3, seed: int = 0) -> DataSet:
 
 
 def experiment(*sets: str, **options: Any) -> Experiment:
-    return resolve(BASE, sets=sets, **options)
+    return resolve(BASE, sets=(*NEEDED.get(options.get("algorithm", ""), ()), *sets), **options)
 
 
 def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:

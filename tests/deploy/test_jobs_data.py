@@ -44,9 +44,9 @@ def test_numbers_that_all_share_scale_features(tmp_path: Path) -> None:
     data = load_site_data("stays", table(csv(tmp_path / "a.csv"), scale=scale), seed=0)
     np.testing.assert_allclose(data.clients.client(1).x, [[0.0, 2.0]])
     held = load_server_data("stays", {**table(tmp_path / "a.csv", scale=scale), "reference": str(tmp_path / "a.csv")})
-    assert held[0] is not None
-    assert held[1] is None
-    np.testing.assert_allclose(held[0].x[-1], [0.0, 2.0])
+    assert held.reference is not None
+    assert held.test is None
+    np.testing.assert_allclose(held.reference.x[-1], [0.0, 2.0])
 
 
 @pytest.mark.parametrize("scale", ["standard", {"mean": [1.0], "sd": [1.0]}, {"mean": [1.0, 1.0], "sd": [0.0, 1.0]}])
@@ -118,11 +118,11 @@ def test_a_site_reads_its_table_as_the_job_states(tmp_path: Path) -> None:
     assert data.clients.client(1).x.tolist() == [[-1, 1, 0, 1, 0]]
     assert data.clients.client(1).y.tolist() == [2]
     assert (data.preprocessing, data.description().sample_shape) == (STATED, [5])
-    reference, test, understood = load_server_data("stays", {**table(path), "reference": str(path)}, STATED)
-    assert reference is not None
-    assert test is None
-    assert sorted(reference.x.tolist()) == sorted(data.clients.x.tolist())
-    assert understood == STATED
+    held = load_server_data("stays", {**table(path), "reference": str(path)}, STATED)
+    assert held.reference is not None
+    assert held.test is None
+    assert sorted(held.reference.x.tolist()) == sorted(data.clients.x.tolist())
+    assert held.preprocessing == STATED
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_folders_that_were_split_say_what_made_their_arrays(tmp_path: Path) -> N
     assert load_site_data("stays", site, seed=0).preprocessing == made
     assert load_site_data("stays", site, seed=0).description().columns == "", "they are arrays, as far as units go"
     server = {"folder": str(tmp_path / "out" / "server" / "stays"), "classes": 2}
-    assert load_server_data("stays", server)[2] == made
+    assert load_server_data("stays", server).preprocessing == made
     (tmp_path / "out" / "site-1" / "stays" / "preprocessing.json").write_text("{")
     with pytest.raises(DataError, match=r"preprocessing\.json is damaged"):
         load_site_data("stays", site, seed=0)

@@ -21,8 +21,8 @@ PaperName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PAPER",
-        help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated"
-        " and quantised), or truth (truth discovery).",
+        help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
+        " quantised), truth (truth discovery), or few-labels (unlabelled clients).",
         show_default=False,
     ),
 ]

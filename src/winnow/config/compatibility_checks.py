@@ -49,6 +49,11 @@ def check_own_training(own: OwnTraining, client: ClientUpdate) -> None:
             f"client.name = {name!r} cannot be used with a whole training loop, which replaces it; choose an algorithm "
             "with client.name = 'plain' (fedavg, fedprof), or write a step: winnow.run(step=…)"
         )
+    if isinstance(own, OwnStep) and client.own_steps:
+        raise ConfigError(
+            f"client.name = {name!r} takes steps of its own, with losses of its own, which step= cannot give; "
+            "leave step= out or choose another algorithm"
+        )
     if isinstance(own, OwnStep) and client.bounds_samples:
         raise ConfigError(
             f"client.name = {name!r} bounds the gradient of every sample, which step= does not give; "

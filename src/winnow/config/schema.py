@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from winnow.config.job_settings import JobSettings
+from winnow.config.label_checks import label_conflict
 from winnow.core import ConfigError, ModelError, Settings
 from winnow.data import DataSettings
 from winnow.fleet import Devices, FleetSettings
@@ -125,6 +126,7 @@ class Experiment(Settings):
             raise ValueError(str(error)) from None
         conflict = (
             filter_conflict(self.filters, whole)
+            or label_conflict(self)
             or self.evaluation.conflict(self)
             or self.quality.conflict(whole, self.filters)
         )

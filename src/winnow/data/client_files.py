@@ -15,9 +15,12 @@ from winnow.data.file_formats import read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
+SERVER_LABELLED, OPEN = "labelled.npz", "open.npz"
+"""The samples that the server trains on itself, and those without labels (x alone) that everybody may see."""
+NO_CLIENTS = frozenset({REFERENCE, TEST, INDEX, SERVER_LABELLED, OPEN})
+"""Files of a folder that are no client's."""
 PREPROCESSING = "preprocessing.json"
 """What made the arrays of a folder out of raw rows, if the folder says so."""
-"""Files of a folder that are no client's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +98,7 @@ def read_index(folder: Path) -> dict[str, NDArray[Any]]:
 def _client_names(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
-    found = [name for name in names if name.endswith(".npz") and name not in (REFERENCE, TEST, INDEX)]
+    found = [name for name in names if name.endswith(".npz") and name not in NO_CLIENTS]
     if not found:
         raise DataError(f"{folder} contains no client .npz files; add one per client, or check data.path")
     return found

@@ -4,6 +4,7 @@ import numpy as np
 
 from winnow.core import DataError
 from winnow.data.partitions import Assignment
+from winnow.data.preprocessing import NO_LABEL
 from winnow.data.types import DataSet, Indices
 
 
@@ -19,7 +20,7 @@ def assign_official_tests(
         raise DataError(
             f"data.local_test = 'official': {dataset.name} has no official test split; set a share such as 0.2"
         )
-    if dataset.classes is None or dataset.y.ndim > 1:
+    if dataset.classes is None or dataset.y.ndim > 1 or (dataset.y == NO_LABEL).any():
         raise DataError("data.local_test = 'official' needs one class label per row; set a share such as 0.2")
     if not len(spare):
         raise DataError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.preprocessing import IGNORED, IMAGE_NDIM
+from winnow.data.preprocessing import IGNORED, IMAGE_NDIM, NO_LABEL
 from winnow.data.types import DataSet, Examples, Features, Reals
 
 Edges: TypeAlias = Literal["wrap", "nearest"]
@@ -155,7 +155,7 @@ class FlippedLabels(Corruption):
         if ranges.classes < 2:
             raise DataError("corruption flipped-labels needs at least two classes")
         shift = rng.integers(1, ranges.classes, size=clean.y.shape)
-        wrong = np.where(clean.y == IGNORED, IGNORED, (clean.y + shift) % ranges.classes)
+        wrong = np.where(np.isin(clean.y, (IGNORED, NO_LABEL)), clean.y, (clean.y + shift) % ranges.classes)
         chosen = flipped.reshape(-1, *(1,) * (clean.y.ndim - 1))
         return Examples(x=clean.x, y=np.where(chosen, wrong, clean.y).astype(np.int64))
 

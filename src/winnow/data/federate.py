@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import DataError, stream
+from winnow.core import DataError, stream, suggest
 from winnow.data.client_test_sets import assign_official_tests
 from winnow.data.corruptions import Corruption, ValueRanges
+from winnow.data.hidden_labels import hide_labels, labelled, open_rows, require_classes, rows_at_server
 from winnow.data.on_demand import OnDemand
 from winnow.data.partitions import RowPool
+from winnow.data.preprocessing import NO_LABEL
 from winnow.data.settings import DataSettings, RowsOrShare
 from winnow.data.types import AS_GIVEN, CLEAN, ClientData, DataConditions, DataSet, Examples, FederatedData, Indices
 
@@ -30,25 +32,48 @@ def federate(
     """
     if isinstance(dataset, OnDemand):
         return dataset.to_federated(reference_at_clients=settings.reference == 0)
+    if dataset.classes == 0:
+        raise DataError(f"{dataset.name}: no row has a label; models are evaluated on labelled rows, so some must")
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
+    taught, public, pool = _set_apart(dataset, settings, pool, seed)
+    held = [Examples(x=dataset.x[rows], y=dataset.y[rows]) for rows in (reference, test, taught)]
+    shown = dataset.x[public] if settings.open else None
     clients, dealt, owners = _spread(
         dataset, pool, settings, seed, spare=_unused_test_rows(dataset, reference, test), in_place=in_place
     )
+    if clients.y is dataset.y:
+        clients.y[np.concatenate([taught, public])] = NO_LABEL  # they are no client's, and stay in its arrays
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _corrupt(clients, corruption_of, settings.corruptions, ValueRanges.of(dataset), seed)
+    hidden = None if settings.labels is None else hide_labels(clients, settings.labels, seed)
     training, local_test = clients, dealt
     if isinstance(settings.local_test, float) and settings.local_test:
         training, local_test = split_local_tests(clients, settings.local_test, seed)
     return FederatedData(
         clients=training,
-        reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
-        test=Examples(x=dataset.x[test], y=dataset.y[test]),
+        reference=held[0],
+        test=held[1],
         conditions=_conditions(corruption_of, settings.corruptions),
         local_test=local_test,
         preprocessing=dataset.preprocessing,
         owner_names=_owner_names(dataset, owners),
+        server_labelled=held[2] if len(taught) else None,
+        open=shown,
+        hidden_labels=hidden,
     )
+
+
+def _set_apart(dataset: DataSet, settings: DataSettings, pool: Indices, seed: int) -> tuple[Indices, Indices, Indices]:
+    """The rows of the pool whose labels the server has, those that are open to all, and what is left for clients."""
+    nothing = np.empty(0, np.int64)
+    if settings.labels is None and not settings.open:
+        return nothing, nothing, pool
+    require_classes(dataset)
+    at_server = settings.labels is not None and settings.labels.rows
+    taught = rows_at_server(dataset, pool, at_server, seed) if at_server else nothing
+    public = open_rows(dataset, np.setdiff1d(pool, taught), settings.open, seed)
+    return taught, public, np.setdiff1d(pool, np.concatenate([taught, public]))
 
 
 def _owner_names(dataset: DataSet, owners: Indices | None) -> tuple[str, ...] | None:
@@ -69,6 +94,8 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     An official test split never reaches a client. It provides the test set, and the reference set too where it is large
     enough for both.
     """
+    if settings.left_out:
+        return _hold_out_owners(dataset, settings, seed)
     everything = np.arange(len(dataset))
     official = everything if dataset.test_rows is None else dataset.test_rows
     training = everything if dataset.test_rows is None else np.setdiff1d(everything, official)
@@ -79,6 +106,21 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     reference = _draw(beside_test, reference_size, "reference", dataset, seed)
     held_out = np.concatenate([reference, test])
     return reference, test, np.setdiff1d(training, held_out)
+
+
+def _hold_out_owners(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:
+    """The labelled rows of the owners left out are the test set; the reference set is drawn from the others' rows."""
+    if dataset.owners is None or dataset.owner_names is None:
+        raise DataError(f"{dataset.name}: data.left_out names owners, and these rows have none; set data.owner")
+    for name in settings.left_out:
+        if name not in dataset.owner_names:
+            raise DataError(f"{dataset.name}: data.left_out: {suggest(name, dataset.owner_names)}")
+    numbers = [dataset.owner_names.index(name) for name in settings.left_out]
+    out = np.isin(dataset.owners, numbers)
+    training = np.flatnonzero(~out)
+    reference = _draw(training, _rows(settings.reference, len(training)), "reference", dataset, seed)
+    test = np.flatnonzero(out & labelled(dataset.y))
+    return reference, test, np.setdiff1d(training, reference)
 
 
 def held_out_rows(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices]:
@@ -92,6 +134,8 @@ def _rows(amount: RowsOrShare, total: int) -> int:
 
 
 def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -> Indices:
+    """So many of the rows; of labelled ones, for models are evaluated on these."""
+    rows = rows[labelled(dataset.y)[rows]]
     if size > len(rows):
         raise DataError(f"{dataset.name}: data.{purpose} needs {size} rows; only {len(rows)} are available")
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
@@ -112,6 +156,8 @@ def _spread(
     Last come the owners that clients are, if they are any.
     """
     labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None and dataset.y.ndim == 1 else None
+    if labels is not None and (labels == NO_LABEL).any():
+        labels = None  # no partition by class knows where to put such rows
     owners = dataset.owners[pool] if dataset.owners is not None else None
     assignment = settings.partition.assign(
         RowPool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
@@ -134,12 +180,14 @@ def _spread(
 def split_local_tests(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
     """Each client's samples in two: those it trains on, and a share, drawn at random, that it keeps for its own tests.
 
-    A client with two samples or more has at least one of each.
+    Only labelled samples can be tested on. A client with two of them or more has at least one of each.
     """
     sizes = clients.sizes
-    kept = np.minimum(np.maximum(np.rint(share * sizes).astype(np.int64), 1), np.maximum(sizes - 1, 0))
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((stream(seed, "data", "own test").random(len(owner)), owner))
+    known = labelled(clients.y)[clients.rows]
+    candidates = np.bincount(owner[known], minlength=len(sizes))
+    kept = np.minimum(np.maximum(np.rint(share * candidates).astype(np.int64), 1), np.maximum(candidates - 1, 0))
+    order = np.lexsort((stream(seed, "data", "own test").random(len(owner)), ~known, owner))
     place = np.arange(len(owner)) - clients.offsets[owner]
     is_kept = np.zeros(len(owner), bool)
     is_kept[order] = place < kept[owner]

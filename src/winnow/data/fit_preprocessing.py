@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
 from winnow.data.dataframe_adapters import array_of, as_table, check_finite
-from winnow.data.interpret_targets_and_owners import fit_targets, numbered_owners, targets_as_stated
+from winnow.data.interpret_targets_and_owners import fit_targets, missing_labels, numbered_owners, targets_as_stated
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
@@ -145,7 +145,11 @@ def _table_targets(table: DataTable, reading: Reading) -> NDArray[Any]:
         raise DataError(f'{table.where}: say which column to predict: targets=["…"]; there are {few}')
     if len(targets) > 1 and task == "classification":
         raise DataError(f"{table.where}: a classification has one target column, not {len(targets)}")
-    held = [check_complete(table.column(name), name, table.where) for name in targets]
+    held = [table.column(name) for name in targets]
+    if len(targets) == 1 and task != "regression" and missing_labels(held[0]).any():
+        return held[0]
+    for name, values in zip(targets, held, strict=True):
+        check_complete(values, name, table.where)
     if len(targets) > 1 or task == "regression":
         return np.stack([check_numbers(v, name, table.where) for name, v in zip(targets, held, strict=True)], axis=1)
     return held[0]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.data.dataframe_adapters import check_finite
-from winnow.data.preprocessing import IGNORED, Affine, Label, Preprocessing, TargetSpec, label_array
-from winnow.data.scaling import Scaling
+from winnow.data.preprocessing import IGNORED, NO_LABEL, Affine, Label, Preprocessing, TargetSpec, label_array
+from winnow.data.scaling import Scaling, unscaled
 from winnow.data.settings import ProblemType
 from winnow.data.tables import as_text, check_complete
 from winnow.data.types import Indices, Targets
@@ -42,6 +42,8 @@ def fit_targets(
     y = np.atleast_1d(y)
     if len(y) == 0:
         raise DataError(f"{where}: there are no rows")
+    if classes is None and task != "regression" and (missing := missing_labels(y)).any():
+        return _fit_labels(y, missing, task, where)
     if y.dtype == object:
         check_complete(y, "y", where)
     if classes is None and _kind(y, task, where) == "regression":
@@ -63,6 +65,39 @@ def fit_targets(
     labels, numbers = np.unique(y, return_inverse=True)
     known: tuple[Label, ...] = tuple(labels.tolist())
     return FittedTargets(y=numbers.astype(np.int64).reshape(-1), classes=len(known), labels=known)
+
+
+def missing_labels(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows have no label: empty cells, and -1 unless it is one of two labels or beside other negative numbers.
+    Numbers of which some are no whole ones are values of a regression, none of which may be missing.
+    """
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    nothing = np.zeros(len(y), bool)
+    if y.ndim != 1:
+        return nothing
+    if y.dtype == object:
+        return np.array([each is None for each in y.tolist()])
+    if y.dtype.kind == "i":
+        return np.asarray(y == NO_LABEL) if y.min() == NO_LABEL and len(np.unique(y)) != 2 else nothing
+    if y.dtype.kind != "f":
+        return nothing
+    empty = np.isnan(y)
+    return empty if empty.any() and bool((y[~empty] == np.floor(y[~empty])).all()) else nothing
+
+
+def _fit_labels(y: NDArray[Any], missing: NDArray[np.bool_], task: ProblemType, where: str) -> FittedTargets:
+    """Labels of which some are missing. Where all are, there are no classes, until somebody else says which."""
+    numbers = np.full(len(y), NO_LABEL, np.int64)
+    present = y.reshape(len(y))[~missing]
+    if not len(present):
+        return FittedTargets(y=numbers, classes=0, labels=())
+    known = present.astype(np.int64) if present.dtype.kind == "f" else present
+    learnt = fit_targets(known, unscaled, where=where, task=task)
+    if learnt.labels is not None and len(learnt.labels) == 1:
+        raise DataError(f"{where}: the only label is {learnt.labels[0]!r}; there must be two classes or more")
+    numbers[~missing] = learnt.y
+    return FittedTargets(y=numbers, classes=learnt.classes, labels=learnt.labels)
 
 
 def _fit_values(values: NDArray[Any], scaling: Scaling, names: Sequence[str]) -> FittedTargets:
@@ -108,11 +143,14 @@ def targets_as_stated(y: NDArray[Any], stated: Preprocessing, where: str) -> Fit
 
 
 def number_labels(labels: NDArray[Any], known: Sequence[Label], where: str) -> Indices:
-    """Labels under the numbers of the known ones; "1" in a file is the 1 of a configuration."""
-    place = {text: number for number, text in enumerate(as_text(label_array(known)).tolist())}
+    """Labels under the numbers of the known ones; "1" in a file is the 1 of a configuration. An empty cell is no label,
+    and neither is -1 unless it is known.
+    """
+    unlabelled = dict.fromkeys(("", str(NO_LABEL)), NO_LABEL)
+    place = unlabelled | {text: number for number, text in enumerate(as_text(label_array(known)).tolist())}
     distinct, inverse = np.unique(as_text(labels), return_inverse=True)
     if strange := [text for text in distinct.tolist() if text not in place]:
-        few = ", ".join(list(place)[:FEW_CLASSES])
+        few = ", ".join(as_text(label_array(known)).tolist()[:FEW_CLASSES])
         raise DataError(f"{where}: there is a class '{strange[0]:.40}', which is not among the classes {few}")
     return np.array([place[text] for text in distinct.tolist()], np.int64)[inverse.reshape(-1)]
 
@@ -138,7 +176,7 @@ def check_class_numbers(y: NDArray[Any], classes: int, where: str) -> Indices:
         whole = bool((labels == y).all())
     except (TypeError, ValueError):
         whole = False
-    if not whole or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
+    if not whole or labels.min(initial=0) < NO_LABEL or labels.max(initial=0) >= classes:
         raise DataError(f"{where}: with classes = {classes}, y must hold whole numbers from 0 to {classes - 1}")
     return labels
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from winnow.core import DataError, WinnowError
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.fit_preprocessing import Reading, data_set_of
+from winnow.data.hidden_labels import labelled
 from winnow.data.preprocessing import InputSpec, Preprocessing, TargetSpec
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType
 from winnow.data.types import AS_GIVEN, ClientsOnDemand, DataConditions, Examples, FederatedData, Indices
@@ -87,7 +88,10 @@ class OnDemand:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise DataError(f"{self.name}: {part} must be a pair (x, y)")
         x, y = map(np.asarray, pair)
-        return _understood(x, y, f"{self.name}, {part} set", self.classes, tokens=self.tokens)
+        held = _understood(x, y, f"{self.name}, {part} set", self.classes, tokens=self.tokens)
+        if not (known := labelled(held.y)).all():
+            raise DataError(f"{self.name}: row {int(np.argmin(known)) + 1} of the {part} set has no label; remove it")
+        return held
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +171,11 @@ def _classes(targets: Sequence[NDArray[Any]], task: ProblemType, folder: Path) -
 def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     """Refuse settings that say how to divide, to hold out, to scale or to spoil, and another number of clients."""
     settings.require_unset(
-        ("partition", "corruptions", "reference", "test", "scale", "preprocessing", "local_test", *COLUMN_SETTINGS),
+        (
+            *("partition", "corruptions", "reference", "test", "scale", "preprocessing", "local_test"),
+            *("labels", "open", "left_out"),
+            *COLUMN_SETTINGS,
+        ),
         PREPARTITIONED,
     )
     if settings.clients != clients:

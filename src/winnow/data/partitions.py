@@ -169,7 +169,7 @@ def _check_enough(pool: RowPool, clients: int) -> None:
 def class_labels(pool: RowPool, partition: str) -> Indices:
     if pool.labels is None:
         raise DataError(
-            f"partition {partition} needs one class label per row, and these data have none; use iid or normal-sizes"
+            f"partition {partition} needs one class label per row, which these data lack; use iid or normal-sizes"
         )
     return pool.labels
 

@@ -25,6 +25,8 @@ LARGEST_WHOLE = 1 << 24
 """Every whole number up to this one is a float32."""
 IGNORED = -100
 """The position of a target sequence with this label counts for nothing, as in torch."""
+NO_LABEL = -1
+"""The class of a sample without a label."""
 MAX_SPECS, MAX_LABELS, MAX_NAME, MAX_FEATURE_TEXT = 100_000, 1_000_000, 10_000, 1 << 27
 """What a file may state at most: it may come from anybody."""
 

@@ -10,6 +10,7 @@ from winnow.core import DataError, Settings
 from winnow.data.client_files import count_clients
 from winnow.data.corruptions import Corruption
 from winnow.data.file_formats import name_from_file
+from winnow.data.hidden_labels import LabelSettings
 from winnow.data.partitions import IidPartition, NaturalPartition, Partition
 from winnow.data.preprocessing import Preprocessing
 
@@ -64,7 +65,9 @@ class DataSettings(Settings):
     and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
     are identifiers of words or the like, and stay whole numbers; `categorical` names columns of numbers that are
     categories. With `owner` every owner is a client, unless a partition is set. A folder as `path` holds an .npz a
-    client. With `table` the data are a declared table that several owners hold, and `path` is the federation file.
+    client. With `table` the data are a declared table that several owners hold, and `path` is the federation file. The
+    owners `left_out` are no clients: their rows are the test set. `labels` says whose labels are known, and `open` how
+    many rows without labels everybody may see.
     """
 
     name: str = "digits"
@@ -83,6 +86,9 @@ class DataSettings(Settings):
     reference: RowsOrShare = 0.1
     test: RowsOrShare = 0.1
     local_test: LocalTest = 0.0
+    left_out: tuple[str, ...] = ()
+    labels: LabelSettings | None = None
+    open: int = Field(default=0, ge=0)
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")
@@ -101,7 +107,7 @@ class DataSettings(Settings):
     def _as_many_clients_as_the_data_have(cls, table: Any) -> Any:
         return settled_clients(table) if isinstance(table, Mapping) else table
 
-    @field_validator("targets", "features", "categorical", mode="before")
+    @field_validator("targets", "features", "categorical", "left_out", mode="before")
     @classmethod
     def _one_or_several(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names
@@ -123,6 +129,10 @@ class DataSettings(Settings):
             for key in ("features", "categorical", "scale", "tokens", "task"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} has no effect beside a stated preprocessing; remove one of the two")
+        if self.left_out and self.test != type(self).model_fields["test"].default:
+            raise ValueError("test has no effect beside left_out, whose rows are the test set; remove one of the two")
+        if self.labels is not None and self.labels.at == "server" and self.local_test:
+            raise ValueError("local_test needs labels at clients, and labels are at the server; remove one of the two")
         if self.table is not None:
             self._check_table()
         if self.reference == 0:

@@ -13,7 +13,7 @@ import tomli_w
 
 from winnow.core import ConfigError, DataError
 from winnow.data import ClientsOnDemand, DataSettings, Examples, FederatedData, federate, load
-from winnow.data.client_files import INDEX, PREPROCESSING, REFERENCE, TEST
+from winnow.data.client_files import INDEX, OPEN, PREPROCESSING, REFERENCE, SERVER_LABELLED, TEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,16 @@ def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, ou
         folder = out / f"site-{number}"
         samples = _write_clients(folder / name, spread, own.tolist())
         _write_preprocessing(folder / name, spread)
+        _write_open(folder / name, spread)
         _write_config(folder / "site.toml", name, local_test)
         parties.append(PartyFolder(party=folder.name, folder=folder, clients=len(own), samples=samples))
     folder = out / "server"
-    samples = _write_held(folder / name, {REFERENCE: spread.reference, TEST: spread.test})
+    held = {REFERENCE: spread.reference, TEST: spread.test}
+    if spread.server_labelled is not None:
+        held[SERVER_LABELLED] = spread.server_labelled
+    samples = _write_held(folder / name, held)
     _write_preprocessing(folder / name, spread)
+    _write_open(folder / name, spread)
     _write_config(folder / "server.toml", name, {} if classes is None else {"classes": classes})
     return [*parties, PartyFolder(party=folder.name, folder=folder, clients=0, samples=samples)]
 
@@ -94,6 +99,11 @@ def _write_clients(folder: Path, spread: FederatedData, own: Sequence[int]) -> i
 
 def _write_preprocessing(folder: Path, spread: FederatedData) -> None:
     (folder / PREPROCESSING).write_text(json.dumps(spread.preprocessing.to_json()), encoding="utf-8")
+
+
+def _write_open(folder: Path, spread: FederatedData) -> None:
+    if spread.open is not None:
+        np.savez(folder / OPEN, x=spread.open)
 
 
 def _write_held(folder: Path, held: dict[str, Examples]) -> int:

@@ -175,6 +175,14 @@ class FederatedData:
     preprocessing: Preprocessing = AS_IT_IS
     owner_names: tuple[str, ...] | None = None
     """The owner of client 0, 1, … where each client is an owner."""
+    server_labelled: Examples | None = None
+    """Labelled samples that the server trains on itself, where labels are there. The reference set is never among
+    them.
+    """
+    open: Features | None = None
+    """Samples without labels that everybody may see."""
+    hidden_labels: Targets | None = None
+    """An array like the clients' y with the labels that they do not get. For the recorder of a simulation alone."""
 
     @property
     def client_names(self) -> "ClientNames":

@@ -34,6 +34,8 @@ class ModelSetup:
     loss: Loss
     own: OwnTraining | None
     """A training step or a whole local loop of the user's own."""
+    own_steps: str
+    """The name of the method at the client if it takes steps of its own."""
     layer: str | None
     """The layer that is profiled, if any is."""
     evidence_layer: str | None
@@ -62,6 +64,7 @@ class ModelSetup:
             engine.precision,
             self.own,
             engine.compile,
+            self.own_steps,
         )
 
     @cached_property

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.config.compatibility_checks import fingerprint
+from winnow.config.label_checks import method_name
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import (
@@ -22,6 +23,7 @@ from winnow.data import (
     Preprocessing,
     federate,
 )
+from winnow.data.hidden_labels import with_labelled_rows
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
@@ -36,6 +38,7 @@ from winnow.experiment.build_training_workflow import (
 from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
+from winnow.experiment.pseudo_label_scores import score_pseudo_labels
 from winnow.experiment.reference_file import write_reference_file
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
@@ -44,6 +47,7 @@ from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
+    ModelState,
     TensorData,
     clients_that_fit,
     free_bytes,
@@ -51,6 +55,7 @@ from winnow.learn.stack import (
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
 from winnow.runs import RunClock
+from winnow.runs.evaluation_record import PseudoLabelScores
 from winnow.simulate import SimulatedFederation, WorkerPool
 
 CLIENT_STATE_PREFIX = "clients/"
@@ -84,6 +89,8 @@ class PreparedRun:
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
     clock: RunClock
     """Whose time and energy the run tells."""
+    score_pseudo_labels: Callable[[ModelState], PseudoLabelScores | None]
+    """What a model makes of samples whose labels are hidden from clients, for the recorder."""
     write_reference: Callable[[Path], Path | None]
     """Writes into a folder what owners can compare their data with."""
     pool: WorkerPool | None
@@ -121,6 +128,9 @@ def prepare_run(
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
+    left_out = ""
+    if not experiment.client.uses_unlabelled:
+        federated, left_out = with_labelled_rows(federated, method_name(experiment.client))
     data, local_test = _client_tensors(federated, set_up_device(experiment.engine))
     setup = set_up_training(
         experiment,
@@ -130,6 +140,7 @@ def prepare_run(
         stream,
         preprocessing=federated.preprocessing,
         selection_is_public=False,
+        labels_notice=left_out,
     )
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
@@ -142,6 +153,7 @@ def prepare_run(
         test=federated.test,
         store=store,
         names=federated.client_names,
+        server_labelled=federated.server_labelled,
     )
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)
@@ -170,6 +182,9 @@ def prepare_run(
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),
+        score_pseudo_labels=partial(
+            score_pseudo_labels, site, federated.hidden_labels, experiment.client.label_threshold
+        ),
         write_reference=partial(
             write_reference_file, experiment=experiment, model=setup.model, training=training, private=plan.private
         ),

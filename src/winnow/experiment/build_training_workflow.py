@@ -25,10 +25,12 @@ from winnow.config.compatibility_checks import (
     output_width,
     reference_evaluation_notice,
 )
+from winnow.config.label_checks import check_augmentation
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.join_names import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.data.preprocessing import NO_LABEL
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.build_learning_site import ModelSetup
@@ -49,6 +51,7 @@ from winnow.learn.stack import (
     as_loss,
     as_tensor,
 )
+from winnow.learn.teacher import Teacher
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.trial_update_on_server_samples import EmulateUpdate, emulate_client, single_client_data
 from winnow.privacy.dp import accountant_for
@@ -85,9 +88,11 @@ def set_up_training(
     *,
     preprocessing: Preprocessing,
     selection_is_public: bool,
+    labels_notice: str = "",
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    x = probe[0]
+    check_augmentation(experiment.client, preprocessing)
+    probe = x, _ = probe[0], _some_label(probe[1])
     module, own = _module(experiment, inputs, probe, classes)
     if own is not None:
         check_own_training(own, experiment.client)
@@ -99,6 +104,7 @@ def set_up_training(
         module=module,
         loss=_loss(experiment, classes, inputs.loss, module, x),
         own=own,
+        own_steps=getattr(experiment.client, "name", "") if experiment.client.own_steps else "",
         layer=layer,
         evidence_layer=layer or evidence_layer(experiment, module, x, private),
         outputs=output_count(classes, probe[1]),
@@ -115,7 +121,13 @@ def set_up_training(
         classes=classes,
         preprocessing=preprocessing,
         selection_is_public=selection_is_public,
+        labels_notice=labels_notice,
     )
+
+
+def _some_label(y: Tensor) -> Tensor:
+    """Labels to try a loss with, also where there are none."""
+    return y if y.is_floating_point() else torch.where(y == NO_LABEL, 0, y)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +143,8 @@ class TrainingSetup:
     """What made the samples out of raw rows."""
     selection_is_public: bool
     """Whether others than the server learn which clients each round selects."""
+    labels_notice: str = ""
+    """What a user should know about samples without labels."""
 
     @cached_property
     def private(self) -> frozenset[str]:
@@ -183,6 +197,7 @@ class TrainingSetup:
             part.check_data(summary)
         notices = (
             self.preprocessing.notice(),
+            self.labels_notice,
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
@@ -222,8 +237,11 @@ class TrainingSetup:
         test: Examples,
         store: ClientStore | None,
         names: Sequence[str],
+        server_labelled: Examples | None = None,
     ) -> TrainingWorkflow:
-        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'."""
+        """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'. On those that
+        are `server_labelled` the server trains itself, if its part of the algorithm does.
+        """
         algorithm = replace(plan.algorithm, aggregate=plan.algorithm.aggregate.for_clients(names))
         plan = replace(plan, algorithm=algorithm)
         held, tested = self._tensors(reference), self._tensors(test)
@@ -250,7 +268,18 @@ class TrainingSetup:
             self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
         )
         emulation = self._emulation(plan, held, sizes)
-        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor)
+        teacher = None if server_labelled is None else self._teacher(*self._tensors(server_labelled))
+        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher)
+
+    def _teacher(self, x: Tensor, y: Tensor) -> Teacher:
+        return Teacher(
+            execution=self.model.execution,
+            x=x,
+            y=y,
+            local=self.experiment.local,
+            seed=self.experiment.seed,
+            randomness=self.model.randomness,
+        )
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device

@@ -1,7 +1,7 @@
 """What a federation would say of an owner's data, found out by the owner alone: nothing is sent anywhere."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from winnow.core import DataError, ModelError, RunError
 from winnow.core.untrusted_text import one_line
 from winnow.data.file_formats import OWN_FILE_TYPES, name_from_file, own_file_type, read_npz
 from winnow.data.fit_preprocessing import Reading, data_set_of
+from winnow.data.hidden_labels import labelled
 from winnow.data.tables import open_table
 from winnow.data.types import DataSet
 from winnow.experiment.model_folder import read_description
@@ -102,7 +103,10 @@ def _read(data: Path, saved: SavedModel, targets: tuple[str, ...]) -> DataSet:
         rows = data_set_of(open_table(data), None, reading)
     if rows.x.shape[1:] != saved.sample_shape:
         raise DataError(f"{data}: samples have shape {rows.x.shape[1:]}; the model was trained on {saved.sample_shape}")
-    return rows
+    known = labelled(rows.y)
+    if not known.any():
+        raise DataError(f"{data}: no row has a label; data are compared class by class")
+    return rows if known.all() else replace(rows, x=rows.x[known], y=rows.y[known], owners=None)
 
 
 def _evidence(

@@ -295,7 +295,8 @@ def _evaluation(prepared: PreparedRun, view: RunView) -> EvaluationRecord | None
     outcome = prepared.training.outcome
     if outcome is None:
         return None
-    return evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
+    record = evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
+    return replace(record, pseudo_labels=prepared.score_pseudo_labels(prepared.training.model))
 
 
 def _conditions(prepared: PreparedRun) -> dict[str, Any]:

@@ -82,6 +82,12 @@ class AggregationRule(Choice, AlgorithmPart):
     @abstractmethod
     def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold: ...
 
+    def start_round(
+        self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator
+    ) -> Fold:
+        """As `start`, for a round of `schedule.name = "rounds"`, with randomness for rules that draw."""
+        return self.start(model, population, cohort_size)
+
 
 class WeightedSum:
     """Σ w_k·θ_k over named tensors, in float32; integer buffers (a batch counter) are averaged and rounded."""

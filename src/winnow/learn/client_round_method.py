@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from winnow.core import Arrays, Choice, ModelError, Payload, Reply, Task
+from winnow.core import Arrays, Choice, Failure, ModelError, Outcome, Payload, Reply, Task
 from winnow.core.federation import clients_of
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.profile_by_class import ProfileClasses
+from winnow.learn.pseudo_labels import TOLD_OF_LABELS
 from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
 
 __all__ = [  # what a method at the client is written with, and the handler that runs it
@@ -33,7 +34,7 @@ __all__ = [  # what a method at the client is written with, and the handler that
 FINE_TUNING_PHASE = -1
 """The phase of fine-tuning: its batches are in an order of their own."""
 
-TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms"})
+TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms", *TOLD_OF_LABELS})
 """What a training reply may report."""
 
 
@@ -46,6 +47,10 @@ class LocalResult:
     """The training whose loss and number of steps are reported."""
     parts: Mapping[str, ModelState] = field(default_factory=dict)
     keep: Mapping[str, ModelState] = field(default_factory=dict)
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """What is reported besides, [K]."""
+    stay_out: Mapping[int, str] = field(default_factory=dict)
+    """The places in the cohort of clients that have nothing to send in this round, and why."""
 
 
 class ClientUpdate(Choice, AlgorithmPart):
@@ -58,8 +63,19 @@ class ClientUpdate(Choice, AlgorithmPart):
     extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
+    own_steps: ClassVar[bool] = False
+    """Whether its steps ask for more than gradients of the run's loss on batches as they are drawn."""
+    uses_unlabelled: ClassVar[bool] = False
+    """Whether it trains on samples without labels, too; otherwise clients are given their labelled samples alone."""
+    labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some"})
+    """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
+
+    @property
+    def label_threshold(self) -> float | None:
+        """From which probability on it takes the model's word for a label; None if it never does."""
+        return None
 
     @abstractmethod
     def update(self, training: LocalTraining) -> LocalResult: ...
@@ -114,7 +130,7 @@ class TrainSettings:
     """For a profile by class, those classes."""
 
 
-def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Outcome]:
     """Local training of the cohort as one stack; where asked, each client first profiles its data."""
     if any("model" not in task.payload for task in tasks):
         raise ModelError("the training task contains no model; the server must send one: updates are checked by it")
@@ -135,17 +151,20 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     update = settings.client.update(training)
     sent = _by_client({"model": update.model, **update.parts}, len(tasks))
     keep = _by_client(update.keep, len(tasks))
-    metrics = _training_metrics(update.trained, training)
+    metrics = _training_metrics(update.trained, training) | {n: v.tolist() for n, v in update.metrics.items()}
     if settings.start_loss:
         metrics |= site.losses(start, data, clients)
     if settings.profile:
         profiles = site.profiles(start, data, clients, settings.profile_classes)
         for payload, profile in zip(sent, profiles, strict=True):
             payload["profile"] = profile
-    return [
+    outcomes: list[Outcome] = [
         Reply(task=task, payload=payload, metrics=report, new_client_state=kept)
         for task, payload, report, kept in zip(tasks, sent, metrics_by_client(metrics), keep, strict=True)
     ]
+    for place, reason in update.stay_out.items():
+        outcomes[place] = Failure(task=tasks[place], stage="training", reason=reason)
+    return outcomes
 
 
 def _training_metrics(trained: CohortTrainingResult, training: LocalTraining) -> dict[str, list[float]]:

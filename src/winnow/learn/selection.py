@@ -145,6 +145,11 @@ class Selector(Choice, AlgorithmPart):
         """Whether clients that do not train are asked for the loss of a model on their data, too."""
         return False
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it goes by something that takes the label of every sample."""
+        return self.needs_start_loss or self.requests_losses
+
     def conflict(self, whole: "Algorithm") -> str | None:
         return self.comparison.conflict(whole)
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from winnow.core import Choice, Payload
 from winnow.learn.algorithm_part import AlgorithmPart
@@ -20,11 +20,22 @@ class RoundAggregate:
     trained_names: tuple[str, ...]
     """The names of what clients train; the rest of a model (batch statistics) has no gradient to take a step along."""
     parts: Mapping[str, ModelState] = field(default_factory=dict)
+    teach: "Teach | None" = None
+    """Trains a model on samples that the server has itself; None where it has none to train on."""
+
+
+class Teach(Protocol):
+    def __call__(self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float) -> ModelState:
+        """The model after so many epochs on the server's labelled samples, by the optimiser that clients use; gradients
+        are bounded to a norm.
+        """
 
 
 class ServerOptimiser(Choice, AlgorithmPart):
     """A server optimiser: explicit state, and a step from the present model towards the aggregate."""
 
+    teaches: ClassVar[bool] = False
+    """Whether it trains on samples of its own, and so takes a step even where no client has replied."""
     download_factor: ClassVar[float] = 1.0
     """How many models a task weighs, with what `broadcast` adds."""
 

@@ -1,6 +1,7 @@
 """What a training knows between two rounds, all of which a checkpoint holds: models, the server's and others' state."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from winnow.learn.reply_checks import is_bounded
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
+from winnow.learn.teacher import Teacher
 from winnow.learn.tensor_arithmetic import only
 
 
@@ -23,8 +25,10 @@ class TrainingState:
     common start.
     """
 
-    def __init__(self, plan: TrainingPlan, initial: ModelState, assessor: ClientAssessor | None) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: TrainingPlan, initial: ModelState, assessor: ClientAssessor | None, teacher: Teacher | None
+    ) -> None:
+        self._plan, self._teacher = plan, teacher
         self.assessor = assessor
         """Who says whose data are bad; None where nothing is asked about clients' data."""
         self.round = 0
@@ -68,7 +72,8 @@ class TrainingState:
 
     def _step(self, gathered: RoundResult, population: int) -> bool:
         """Take the server's step, if it leads anywhere: sums that nobody could look into may hold anything."""
-        if not gathered.aggregated and not gathered.valid_without_replies:
+        teaches = self._teacher is not None and self._plan.algorithm.server.teaches
+        if not gathered.aggregated and not gathered.valid_without_replies and not teaches:
             return True
         aggregate = RoundAggregate(
             model=gathered.model,
@@ -76,6 +81,7 @@ class TrainingState:
             population=population,
             trained_names=self._trained,
             parts=gathered.parts,
+            teach=None if self._teacher is None else partial(self._teacher, round=self.round),
         )
         state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)
         if not is_bounded(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):

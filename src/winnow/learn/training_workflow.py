@@ -29,12 +29,14 @@ from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.evaluation import CombinedEvaluator
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
+from winnow.learn.pseudo_labels import PSEUDO_LABELS, share_of_sure
 from winnow.learn.reply_checks import ExpectedReply, Rejection, is_bounded_update
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.stack import ModelState
 from winnow.learn.tasks_besides_training import TasksBesidesTraining
+from winnow.learn.teacher import Teacher
 from winnow.learn.training_state import TrainingState
 from winnow.learn.trial_update_on_server_samples import EmulateUpdate
 
@@ -54,8 +56,9 @@ class TrainingWorkflow(TrainingState):
         emulate: EmulateUpdate | None = None,
         evaluate_outcome: MakeFinalEvaluation | None = None,
         assessor: ClientAssessor | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
-        super().__init__(plan, initial, assessor)
+        super().__init__(plan, initial, assessor, teacher)
         self.evaluator, self._emulate, self._evaluate_outcome = evaluator, emulate, evaluate_outcome
         self.outcome: FinalEvaluation | None = None
         """What came of the training; known at its end."""
@@ -156,7 +159,8 @@ class TrainingWorkflow(TrainingState):
         )
 
     def _start_fold(self, population: Population, awaited: int) -> Fold:
-        fold = self._plan.algorithm.aggregate.start(self.shared, population, awaited)
+        rng = stream(self._plan.seed, "aggregate", self.round)
+        fold = self._plan.algorithm.aggregate.start_round(self.shared, population, awaited, rng)
         return fold if self.assessor is None else self.assessor.policy.fold(fold)
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
@@ -232,9 +236,10 @@ class TrainingWorkflow(TrainingState):
         return TasksBesidesTraining(federation=federation, expected=lambda: self.expected, record=self._record)
 
     def _round_metrics(self, gathered: RoundResult) -> Metrics:
-        """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
+        """What is known of the round besides scores: what collecting showed, what privacy it cost, who is how sure."""
         spent = {} if self._accountant is None else self._accountant.spent()
-        return {name: figures for name, figures in (("collect", gathered.metrics), ("privacy", spent)) if figures}
+        told = (("collect", gathered.metrics), ("privacy", spent), (PSEUDO_LABELS, share_of_sure(gathered.aggregated)))
+        return {name: figures for name, figures in told if figures}
 
     @property
     def expected(self) -> ExpectedReply:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from winnow.core import Payload
+from winnow.core import Payload, Reply
 from winnow.learn.client_round_method import train_clients
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.run_plan import TrainingPlan
@@ -28,6 +28,7 @@ def emulate_client(plan: TrainingPlan, site: LearningSite, samples: int) -> Emul
 
     def emulate(payload: Payload, round: int) -> Payload:
         (reply,) = train_clients(plan.tasks([0], np.array([samples]), payload=payload, round=round), site)
+        assert isinstance(reply, Reply), "whose method has something to send"
         return {name: part for name, part in reply.payload.items() if name != PROFILE}
 
     return emulate

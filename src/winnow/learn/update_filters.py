@@ -33,6 +33,7 @@ from winnow.core import (
 )
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.client_round_method import TrainSettings
+from winnow.learn.pseudo_labels import TOLD_OF_LABELS
 from winnow.learn.reply_checks import unexpected_fault
 from winnow.learn.secure_randomness import secure_stream
 
@@ -98,10 +99,11 @@ def drop_training_loss(tasks: Sequence[Task], site: Any, call_next: Handler[Any]
 
 
 def without_training_loss(outcome: Outcome) -> Outcome:
-    """The outcome of a training without its loss."""
+    """The outcome of a training without its loss and what else its samples say."""
     if not isinstance(outcome, Reply) or outcome.task.name != "train":
         return outcome
-    return replace(outcome, metrics={name: value for name, value in outcome.metrics.items() if name != "loss"})
+    kept = {name: value for name, value in outcome.metrics.items() if name not in ("loss", *TOLD_OF_LABELS)}
+    return replace(outcome, metrics=kept)
 
 
 def hide_failure_reasons(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:

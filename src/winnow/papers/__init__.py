@@ -2,6 +2,7 @@
 
 from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedprof import FEDPROF
+from winnow.papers.few_labels import FEW_LABELS
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
 from winnow.papers.result_json_lines import (
@@ -18,7 +19,7 @@ from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS)}
 
 __all__ = [
     "PAPERS",

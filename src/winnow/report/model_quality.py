@@ -22,7 +22,7 @@ LABELLED_CLASSES = 30
 CLIENTS_SHOWN = 50
 MATRICES_UP_TO = 12
 """Of more clients or of more than as many classes, no client's confusion matrix is drawn."""
-TRAINING, CLIENTS = "training", "clients"
+TRAINING, CLIENTS, PSEUDO_LABELS = "training", "clients", "pseudo-labels"
 LOSSES = {TRAINING: "dash", REFERENCE: "solid", TEST: "dot", CLIENTS: "dashdot"}
 """Whose losses are drawn, and how."""
 
@@ -100,6 +100,29 @@ def notes_section(groups: Groups) -> str:
     records = [run.evaluation for runs in groups.values() for run in runs if run.evaluation]
     notes = dict.fromkeys(note for record in records for note in record.notes)
     return section("Not measured", bullet_list(notes)) if notes else ""
+
+
+def pseudo_labels_section(groups: Groups) -> str:
+    """Of how many samples clients were sure, and in a simulation how many of the labels are right."""
+    rows = [_pseudo_label_cells(algorithm, runs) for algorithm, runs in groups.items()]
+    shown = [row for row in rows if set(row[1:]) != {MISSING}]
+    caption = (
+        "Shares of samples without a label that clients gave one in the last round, as they report it; and, in a"
+        " simulation, which knows the hidden labels, what the last model is sure of and how much of that is right."
+    )
+    return section("Pseudo-labels", html_table(caption, PSEUDO_LABELS_HEADER, shown)) if shown else ""
+
+
+PSEUDO_LABELS_HEADER: Cells = ("Algorithm", "Sure, as clients report", "Sure, in the simulation", "Of these, right")
+
+
+def _pseudo_label_cells(algorithm: str, runs: Sequence[RunPlotData]) -> Cells:
+    told = [
+        [value for point in run.points if (value := point.value(PSEUDO_LABELS, "sure")) is not None] for run in runs
+    ]
+    known = [run.evaluation.pseudo_labels for run in runs if run.evaluation and run.evaluation.pseudo_labels]
+    columns = ([each[-1] for each in told if each], [each.sure for each in known], [each.right for each in known])
+    return (algorithm, *(mean_sd_text(MeanAndSd.of(column), 3) for column in columns))
 
 
 PER_CLASS_HEADER: Cells = ("Class", "Samples", "Precision", "Recall", "F1")

@@ -55,6 +55,7 @@ def write_report(
         model_quality.losses_section,
         model_quality.classes_section,
         model_quality.clients_section,
+        model_quality.pseudo_labels_section,
         model_quality.notes_section,
         _fairness,
         *([] if alone else [clients]),

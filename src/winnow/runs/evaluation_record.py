@@ -29,6 +29,17 @@ class SampleScores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PseudoLabelScores:
+    """Of so many samples whose labels a simulation has hidden from clients, the share that the last model is sure of,
+    and the share of these that it labels right; None where there are none.
+    """
+
+    samples: int
+    sure: float
+    right: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
     """What evaluation.json holds; docs/run-folder.md says what each entry means."""
 
@@ -38,6 +49,7 @@ class EvaluationRecord:
     by_client: list[SampleScores] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pseudo_labels: PseudoLabelScores | None = None
 
     def __post_init__(self) -> None:
         for scores in (*self.by_client, *([self.overall] if self.overall else [])):

@@ -20,15 +20,25 @@ from numpy.typing import NDArray
 from winnow.core import DataError
 from winnow.core.untrusted_text import one_line
 from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Examples, Preprocessing
-from winnow.data.client_files import PREPROCESSING, REFERENCE, TEST, ClientFiles, read_index, read_pair
+from winnow.data.client_files import (
+    OPEN,
+    PREPROCESSING,
+    REFERENCE,
+    SERVER_LABELLED,
+    TEST,
+    ClientFiles,
+    read_index,
+    read_pair,
+)
 from winnow.data.federate import split_local_tests
-from winnow.data.file_formats import own_file_type
+from winnow.data.file_formats import own_file_type, read_npz
+from winnow.data.hidden_labels import all_labelled, clients_at, labelled, labelled_rows
 from winnow.data.interpret_targets_and_owners import number_labels
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
-from winnow.data.preprocessing import Affine, label_array
+from winnow.data.preprocessing import NO_LABEL, Affine, label_array
 from winnow.data.tables import as_text, open_table
-from winnow.data.types import AS_IT_IS
+from winnow.data.types import AS_IT_IS, Features
 from winnow.deploy.wire.messages import MAX_CLIENT_NAME, DataDescription
 
 SOURCES = ("folder", "file")
@@ -38,7 +48,7 @@ MAX_IN_MEMORY_BYTES = 1 << 28
 MAX_NAMED_CLIENTS = 10_000
 """Names of more clients than this are not told: they would fill a message."""
 
-DEPLOYMENT_KEYS = {*SOURCES, "classes", "client_names", "local_test", "reference", "test", "scale"}
+DEPLOYMENT_KEYS = {*SOURCES, "classes", "client_names", "local_test", "reference", "test", "labelled", "open", "scale"}
 """Keys of a table that the [data] section does not have."""
 
 
@@ -54,6 +64,23 @@ class SiteData:
     labels: str = ""
     client_names: tuple[str, ...] = ()
     """What its clients are called, where the site lets jobs know."""
+    open: Features | None = None
+    """Samples without labels that all parties have."""
+
+    def labelled_rows(self, method: str) -> tuple["SiteData", str]:
+        """The data for a method that learns from labels alone, and a line for the site's log where rows are left out.
+
+        Samples that are loaded when they are needed are checked then.
+        """
+        if isinstance(self.clients, ClientsOnDemand):
+            return replace(self, clients=all_labelled(self.clients, method)), ""
+        found = labelled_rows(self.clients, method)
+        return replace(
+            self,
+            clients=found.clients,
+            local_test=self.local_test and clients_at(self.local_test, found.kept),
+            client_names=tuple(self.client_names[client] for client in found.kept.tolist() if self.client_names),
+        ), found.notice
 
     def description(self) -> DataDescription:
         """What a job may know."""
@@ -113,6 +140,7 @@ def load_site_data(
         columns=column_digest(salt, columns),
         labels=column_digest(salt, labels),
         client_names=_told(names) if table.get("client_names", False) else (),
+        open=_open_samples(Path(table["folder"]) / OPEN) if source == "folder" else None,
     )
 
 
@@ -137,25 +165,59 @@ def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def load_server_data(
-    name: str, table: Mapping[str, Any], stated: Preprocessing | None = None
-) -> tuple[Examples | None, Examples | None, Preprocessing]:
-    """The server's reference set and test set, as far as it has them: of a folder, or files of their own; and how they
-    were understood.
-    """
+@dataclass(frozen=True, kw_only=True)
+class ServerData:
+    """What the server holds itself, as far as it has it, and how it was understood."""
+
+    reference: Examples | None
+    test: Examples | None
+    labelled: Examples | None
+    """Samples that it trains on itself."""
+    open: Features | None
+    """Samples without labels that all parties have."""
+    preprocessing: Preprocessing
+
+
+def load_server_data(name: str, table: Mapping[str, Any], stated: Preprocessing | None = None) -> ServerData:
+    """The server's own samples: of a folder, or files of their own."""
     folder = Path(table["folder"]) if "folder" in table else None
     held: list[Examples | None] = []
     preprocessing = stated or AS_IT_IS
-    for key, file in (("reference", REFERENCE), ("test", TEST)):
-        path = Path(table[key]) if key in table else folder and folder / file
-        if key in table and not (path and path.is_file()):
-            raise DataError(f"data.{name}.{key}: there is no file {path}")
+    for key, file in (("reference", REFERENCE), ("test", TEST), ("labelled", SERVER_LABELLED)):
+        path = _server_file(name, table, key, file)
         examples = None
-        if path and path.is_file():
+        if path is not None:
             examples, preprocessing = _held(name, path, table, stated)
+            if not (known := labelled(examples.y)).all():
+                raise DataError(f"data.{name}: row {int(np.argmin(known)) + 1} of {path} has no label; remove it")
         held.append(examples)
+    shown = _server_file(name, table, "open", OPEN)
     made_by = _made_by(folder) if folder and stated is None else None
-    return held[0], held[1], made_by or preprocessing
+    return ServerData(
+        reference=held[0],
+        test=held[1],
+        labelled=held[2],
+        open=None if shown is None else _open_samples(shown),
+        preprocessing=made_by or preprocessing,
+    )
+
+
+def _server_file(name: str, table: Mapping[str, Any], key: str, file: str) -> Path | None:
+    """A file of the server's by its own key, or in the folder."""
+    if key in table:
+        if not Path(table[key]).is_file():
+            raise DataError(f"data.{name}.{key}: there is no file {table[key]}")
+        return Path(table[key])
+    inside = Path(table["folder"]) / file if "folder" in table else None
+    return inside if inside is not None and inside.is_file() else None
+
+
+def _open_samples(path: Path) -> Features | None:
+    """The array x of a file, as models take it; None where there is no file."""
+    if not path.is_file():
+        return None
+    x = read_npz(path, ("x",))["x"]
+    return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
 
 
 def _held(
@@ -318,6 +380,6 @@ def _with_shared_classes(name: str, data: DataSet, table: Mapping[str, Any]) -> 
             'classes = ["no", "yes"] (or how many, where they are the numbers 0, 1, …)'
         )
     labels = tuple(said if isinstance(said, list) else range(said))
-    numbers = number_labels(label_array(found), labels, f"data.{name}")
+    numbers = np.append(number_labels(label_array(found), labels, f"data.{name}"), NO_LABEL)
     told = data.preprocessing.model_copy(update={"classes": labels})
-    return replace(data, y=numbers[data.y], classes=len(labels), preprocessing=told)
+    return replace(data, y=numbers[data.y], classes=len(labels), preprocessing=told)  # NO_LABEL is the last place

@@ -44,9 +44,10 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     first_clients = {member.site: member.first_client for member in members if member.data.sizes}
     experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
     table = run.start.data.get(experiment.data.name, {})
-    *held, preprocessing = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
+    own = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
+    held = (own.reference, own.test)
     described = common_description(members)
-    setup = _setup(experiment, inputs, described, held, preprocessing)
+    setup = _setup(experiment, inputs, described, held, own.preprocessing)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)

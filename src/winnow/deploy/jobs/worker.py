@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from winnow.core import AnyEvent, Population
+from winnow.core import AnyEvent, DataError, Population
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.client_statement_signatures import submission_id
 from winnow.deploy.jobs.deployed_run import OnEvent
@@ -52,7 +52,7 @@ class SiteExecutionContext(ExecutionContext):
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        data = self._training_data(experiment)
+        data = self._labelled(experiment, self._training_data(experiment))
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
@@ -73,6 +73,23 @@ class SiteExecutionContext(ExecutionContext):
         from winnow.deploy.jobs.table_data import load_table_data  # noqa: PLC0415 - pyarrow is an extra
 
         return load_table_data(section, wanted, job)
+
+    def _labelled(self, experiment: "Experiment", data: SiteData) -> SiteData:
+        """Without rows that lack a label, where the method learns from labels alone."""
+        from winnow.config.label_checks import method_name  # noqa: PLC0415 - others need no torch
+
+        if experiment.client.uses_unlabelled:
+            return data
+        method = method_name(experiment.client)
+        labelled, notice = data.labelled_rows(method)
+        if notice and self._prepare.filters:  # a process of the site's own describes all rows to the server
+            raise DataError(
+                f"data {experiment.data.name}: some rows have no label, and {method} learns from labels alone; "
+                "remove such rows, because this site's filters count them"
+            )
+        if notice:
+            self._parent.send(WorkerLogLine(line=f"data {experiment.data.name}: {notice}"))
+        return labelled
 
     def run_question(self, question: "Question") -> None:
         from winnow.deploy.jobs.site_analysis import analysis_handlers  # noqa: PLC0415 - a training needs none of it

@@ -11,7 +11,7 @@ from winnow.core import ConfigError, Settings
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 
 CONFIG_FILE = "server.toml"
-PATH_KEYS = ("folder", "reference", "test")
+PATH_KEYS = ("folder", "reference", "test", "labelled", "open")
 """Keys of a data table that name files."""
 DATA_KEYS = (*PATH_KEYS, "targets", "features", "task", "tokens", "classes", "scale")
 
@@ -99,7 +99,7 @@ def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:
         if strange := sorted(table.keys() - {*DATA_KEYS}):
             raise ConfigError(
                 f"{CONFIG_FILE}: [data.{name}]: unknown key {strange[0]!r}; set folder (with reference.npz and "
-                "test.npz), or the files reference and test"
+                "test.npz), or the files reference, test, labelled and open"
             )
     data = {
         name: {key: str((folder / value).resolve()) if key in PATH_KEYS else value for key, value in table.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from winnow.core.errors import WinnowError
 from winnow.core.join_names import listed
+from winnow.data.preprocessing import NO_LABEL
 from winnow.deploy.jobs.party_data import SiteData, columns_to_state, load_site_data
 from winnow.deploy.sandbox.isolation import MB, sandbox_unavailable_reason
 from winnow.deploy.site.agent import connect_to_leader, hello_of
@@ -100,7 +101,8 @@ def _counts(data: SiteData) -> str:
     if data.clients.classes is None or targets is None or targets.ndim != 1:
         return ""
     count = Counter(targets.tolist())
-    return f" (samples each: {_listed([f'{count[each]:,}' for each in range(data.clients.classes)])})"
+    without = f"; {count[NO_LABEL]:,} without a label" if count[NO_LABEL] else ""
+    return f" (samples each: {_listed([f'{count[each]:,}' for each in range(data.clients.classes)])}{without})"
 
 
 def _policy(kit: Kit, config: SiteConfig) -> Iterator[SiteCheck]:

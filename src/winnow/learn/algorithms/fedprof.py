@@ -54,6 +54,10 @@ class ProfileSelector(Selector):
     def comparison(self) -> ProfileComparison:
         return self.profile_comparison
 
+    @property
+    def needs_labels(self) -> bool:
+        return self.profile == "by-class"
+
     def privacy_text(self) -> str:
         if self.profile == "marginal":
             return ""

@@ -18,11 +18,11 @@ from winnow.learn.algorithm import Recipe
 from winnow.learn.client_round_method import FINE_TUNING_PHASE, ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.selection import UniformSelector
-from winnow.learn.stack import Batch, GradientFunction, ModelState
+from winnow.learn.stack import Batch, Draw, GradientRule, ModelState, StepContext, mean_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianFreeGradient:
+class HessianFreeGradient(GradientRule):
     """∇f(w'; D') − α·d with w' = w − α·∇f(w; D), where d is the difference of gradients along g = ∇f(w'; D'):
 
     d = (∇f(w + δ·g; D'') − ∇f(w − δ·g; D'')) / (2·δ). D, D' and D'' are batches of their own.
@@ -30,18 +30,21 @@ class HessianFreeGradient:
 
     alpha: float
     delta: float
-    batches: ClassVar[int] = 3
+
+    @property
+    def draws(self) -> Sequence[Draw]:
+        return Draw(), Draw(), Draw()
 
     def __call__(
-        self, gradients: GradientFunction, parameters: list[Tensor], batches: Sequence[Batch]
+        self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         first, second, third = batches
-        inner, _ = gradients(parameters, first)
-        outer, losses = gradients(_moved(parameters, inner, -self.alpha), second)
-        ahead, _ = gradients(_moved(parameters, outer, self.delta), third)
-        behind, _ = gradients(_moved(parameters, outer, -self.delta), third)
+        inner, _ = at.gradients(parameters, first)
+        outer, losses = at.gradients(_moved(parameters, inner, -self.alpha), second)
+        ahead, _ = at.gradients(_moved(parameters, outer, self.delta), third)
+        behind, _ = at.gradients(_moved(parameters, outer, -self.delta), third)
         product = torch._foreach_div(torch._foreach_sub(ahead, behind), 2 * self.delta)
-        return _moved(outer, list(product), -self.alpha), losses
+        return _moved(outer, list(product), -self.alpha), mean_loss(second, losses)
 
 
 def _moved(tensors: list[Tensor], along: list[Tensor], by: float) -> list[Tensor]:

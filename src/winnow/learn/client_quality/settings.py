@@ -77,7 +77,9 @@ class QualitySettings(Settings):
         if self.evidence is not None:
             return self.evidence
         parts = _hiding_parts(whole, filters)
-        return () if any(part.forbidden_evidence for part in parts) else DEFAULT_EVIDENCE
+        if any(part.forbidden_evidence for part in parts):
+            return ()
+        return (UPDATES,) if whole.client.uses_unlabelled else DEFAULT_EVIDENCE
 
     def conflict(self, whole: "Algorithm", filters: Sequence["TwoSidedFilter"] = ()) -> str | None:
         """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
@@ -88,6 +90,11 @@ class QualitySettings(Settings):
                     f"quality.evidence: {listed(refused)} would tell what {_setting(part, whole)} hides; "
                     f"remove {'it' if len(refused) == 1 else 'them'}"
                 )
+        if whole.client.uses_unlabelled and (told := [k for k in self.evidence or () if k in TOLD_BY_CLIENTS]):
+            return (
+                f"quality.evidence: {listed(told)} is told class by class, and {_setting(whole.client, whole)} has "
+                f"samples without labels; remove {'it' if len(told) == 1 else 'them'}"
+            )
         if self.policy == "warn":
             return None
         if not self.kinds(whole, filters):

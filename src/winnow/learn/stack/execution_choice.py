@@ -48,10 +48,12 @@ def choose_execution(
     precision: Precision = "float32",
     own: OwnTraining | None = None,
     compiled: bool = False,
+    own_steps: str = "",
 ) -> Execution:
     """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
 
-    A training of the user's `own` has no other form than the loop.
+    A training of the user's `own` has no other form than the loop. A method with steps of its own (`own_steps` is its
+    name) has no native form: whoever asks for that gets the next one, and is told.
 
     Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. With
     a `benchmark` an execution that may be slower than the next one is measured. `compiled` is for stacked steps on a
@@ -68,8 +70,12 @@ def choose_execution(
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
     every = _ways(module, loss, sample_x[:1], threads, precision, compiled)
-    ways = (way for way in every if execution in ("auto", way[0]))
     reasons = {"native": "native execution supports float32 only"} if precision == "bfloat16" else {}
+    if own_steps:
+        every = (way for way in every if way[0] != "native")
+        if execution in ("auto", "native") and sample_x.device.type == "cpu":
+            execution, reasons["native"] = "auto", f"{own_steps} takes steps of its own"
+    ways = (way for way in every if execution in ("auto", way[0]))
     sound = _sound(module, ways, trial, reasons)
     found = next(sound, None)
     if found is None and execution != "auto":
@@ -141,7 +147,7 @@ def _ways(
     native = native_model(module, line, sample, loss) if compiles else None
     if native is not None:
         yield "native", lambda model, notice: NativeExecution(model, native, threads, notice)
-    mlp = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
+    mlp = find_mlp(line, StateLayout.of(module).trained) if by_hand else None
     if mlp is not None:
         yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, mlp, precision=precision)
     yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision, compiled=compiled)

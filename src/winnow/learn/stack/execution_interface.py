@@ -1,6 +1,5 @@
 """The ways to train a cohort, as seen by the trainer."""
 
-from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ class Batch(NamedTuple):
 
     x: Tensor  # [K·B, ...]
     y: Tensor  # [K·B, ...]
-    weight: Tensor  # [K, B], one over the client's batch size, 0 for padding
+    weight: Tensor  # [K, B], what each sample's loss counts: one over the client's batch size, 0 for padding
     sizes: Indices  # [K]
     full: bool  # no client's batch is padded
 
@@ -30,37 +29,19 @@ class PlanResult(NamedTuple):
     """What the clients of a plan came to, in its order."""
 
     states: ModelState  # [K, ...], without second names
-    losses: Tensor  # [S, K, B], of all samples
+    losses: Tensor  # [S, K, B], of all samples; [S, K, 1], of steps, where a method has a rule of its own
     slots: list[list[Tensor]]  # the optimiser's own tensors, each list like what is trained
+    memory: ModelState = {}  # noqa: RUF012  # nobody writes to it; what a method's own rule remembers
 
 
 class CohortGradients(Protocol):
     """K clients' parameters, ready for one step after another."""
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
-        """Gradients of each client's mean loss, contiguous [K, ...] like the parameters, and the losses [K, B].
+        """Gradients of each client's weighted loss, contiguous [K, ...] like the parameters, and the losses [K, B].
 
         Buffers (batch statistics) are brought up to date in place. A parameter without influence has gradient 0.
         """
-        ...
-
-
-GradientFunction = Callable[[list[Tensor], Batch], tuple[list[Tensor], Tensor]]
-"""The clients' gradients at any parameters [K, ...] for a batch, and the losses; see `CohortGradients.gradients`."""
-
-
-class GradientRule(Protocol):
-    """Which way a step goes, for methods that do not follow the gradient of one batch."""
-
-    @property
-    def batches(self) -> int:
-        """How many batches of each client a step takes; they are drawn independently of one another."""
-        ...
-
-    def __call__(
-        self, gradients: GradientFunction, parameters: list[Tensor], batches: Sequence[Batch]
-    ) -> tuple[list[Tensor], Tensor]:
-        """The direction, like the parameters, which are left as they are; and the losses [K, B] to report."""
         ...
 
 
@@ -116,10 +97,10 @@ class Execution(Protocol):
         """
         ...
 
-    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> CohortGradients:
         """Bind stacked tensors, in the layout's order, until the execution is used for something else.
 
-        Changes made to them in place are seen by the next step.
+        Changes made to them in place are seen by the next step. Another `loss` replaces the execution's own.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -84,6 +85,11 @@ class TensorData:
     @property
     def device(self) -> torch.device:
         return self.x.device
+
+    @cached_property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Which rows have a label, [n]; −1 is none."""
+        return (self.y >= 0).reshape(len(self.y), -1).all(1).cpu().numpy()
 
     def sizes(self, clients: Indices) -> Indices:
         """How many samples each client has."""

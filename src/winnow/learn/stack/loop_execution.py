@@ -35,9 +35,9 @@ class LoopExecution:
     ) -> PlanResult | None:
         return None
 
-    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> CohortGradients:
         self.module.train()
-        return _LoopedCohort(self, trained, carried)
+        return _LoopedCohort(self, trained, carried, loss or self.loss)
 
     def point_at(self, trained: list[Tensor], carried: list[Tensor]) -> None:
         """Make one client's tensors the module's own, without copying."""
@@ -51,11 +51,13 @@ class LoopExecution:
             if current.data_ptr() != tensor.data_ptr():
                 tensor.copy_(current)
 
-    def client_gradients(self, parameters: list[Tensor], x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def client_gradients(
+        self, parameters: list[Tensor], x: Tensor, y: Tensor, weight: Tensor, loss: Loss
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
         """The gradient of the loss of one client's batch, and the losses to report: [n], or [] if it is one for all."""
         with autocast_context(self.precision, x.device):
-            losses = self.loss(self.module(x), y)
-        return torch.autograd.grad(losses.mean(), parameters, allow_unused=True, materialize_grads=True), losses
+            losses = loss(self.module(x), y)
+        return torch.autograd.grad(losses, parameters, weight, allow_unused=True, materialize_grads=True), losses
 
     def forward_pass(self, layer: str | None) -> ForwardPass | None:
         return None
@@ -100,6 +102,7 @@ class _LoopedCohort:
     execution: LoopExecution
     trained: list[Tensor]
     carried: list[Tensor]
+    loss: Loss
     parameters: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,20 +112,22 @@ class _LoopedCohort:
     def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
         gradients = [torch.empty_like(tensor) for tensor in self.trained]
         losses = torch.zeros_like(batch.weight)
-        samples = zip(batch.x.chunk(len(losses)), batch.y.chunk(len(losses)), batch.sizes, strict=True)
-        for client, (x, y, size) in enumerate(samples):
-            own, losses[client, :size] = self._one_client(client, x[:size], y[:size])
+        samples = zip(batch.x.chunk(len(losses)), batch.y.chunk(len(losses)), batch.weight, batch.sizes, strict=True)
+        for client, (x, y, weight, size) in enumerate(samples):
+            own, losses[client, :size] = self._one_client(client, x[:size], y[:size], weight[:size])
             for stacked, gradient in zip(gradients, own, strict=True):
                 stacked[client] = gradient
         return gradients, losses
 
-    def _one_client(self, client: int, x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _one_client(self, client: int, x: Tensor, y: Tensor, weight: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """Its loss and gradient, on copies: where a tensor lies in memory shows in the last bits of a product, and a
         client's must not depend on its place in the cohort.
         """
         carried = [tensor[client] for tensor in self.carried]
         self.execution.point_at([tensor[client].clone() for tensor in self.trained], [t.clone() for t in carried])
         with torch.enable_grad():
-            gradients, losses = self.execution.client_gradients(self.parameters, x.clone(), y.clone())
+            gradients, losses = self.execution.client_gradients(
+                self.parameters, x.clone(), y.clone(), weight.clone(), self.loss
+            )
         self.execution.read_back(carried)
         return gradients, losses.detach()

@@ -91,12 +91,12 @@ _ACTIVATIONS: dict[type[nn.Module], Callable[[], _Activation]] = {
 class MlpGradients:
     """Gradients of an MLP, layer by layer from the samples to the outputs and back."""
 
-    def __init__(self, layers: list[MlpLayer], order: tuple[str, ...], loss: Loss) -> None:
+    def __init__(self, layers: list[MlpLayer], order: tuple[str, ...]) -> None:
         self.layers = layers
         self.order = order
-        self.loss = loss
 
-    def bind(self, trained: list[Tensor]) -> None:
+    def bind(self, trained: list[Tensor], loss: Loss) -> None:
+        self.loss = loss
         parameters = dict(zip(self.order, trained, strict=True))
         for layer in self.layers:
             layer.bind(parameters)
@@ -114,14 +114,14 @@ class MlpGradients:
         return [gradients[name] for name in self.order], losses.view(weight.shape)
 
 
-def find_mlp(line: list[SequenceLayer] | None, order: tuple[str, ...], loss: Loss) -> MlpGradients | None:
+def find_mlp(line: list[SequenceLayer] | None, order: tuple[str, ...]) -> MlpGradients | None:
     """The gradients of a sequence of layers if it is an MLP, with every dense layer used once; None if it is not."""
     layers = [_mlp_layer(piece) for piece in line or () if not _flattens(piece.layer)]
     known = [layer for layer in layers if layer is not None]
     used = sorted(name for layer in known if isinstance(layer, _Dense) for name in layer.names if name)
     overwritten = all(isinstance(before, _Dense) for before, after in pairwise(known) if isinstance(after, _Activation))
     fits = len(known) == len(layers) and overwritten and used == sorted(order)
-    return MlpGradients(known, order, loss) if fits and isinstance(next(iter(known), None), _Dense) else None
+    return MlpGradients(known, order) if fits and isinstance(next(iter(known), None), _Dense) else None
 
 
 def _mlp_layer(piece: SequenceLayer) -> MlpLayer | None:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from winnow.core import ModelError
 from winnow.core.errors import first_line
-from winnow.data.preprocessing import IGNORED
+from winnow.data.preprocessing import IGNORED, NO_LABEL
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,12 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if targets.dim() > 1 and not targets.is_floating_point():  # which would be probabilities of classes
+    """Of classes, −1 being none and no loss; of rows of probabilities; or the mean over a sequence of classes."""
+    if targets.is_floating_point():
+        return _mean_per_sample(functional.cross_entropy(outputs, targets, reduction="none"))
+    if targets.dim() > 1:
         return _mean_of_positions(functional.cross_entropy, outputs, targets)
-    return _mean_per_sample(functional.cross_entropy(outputs, targets, reduction="none"))
+    return functional.cross_entropy(outputs, targets, ignore_index=NO_LABEL, reduction="none")
 
 
 def _negative_log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -88,16 +91,20 @@ class _SquaredError(Loss):
 
 
 class _CrossEntropy(Loss):
-    """d(-log softmax)/d outputs = softmax - one-hot."""
+    """d(-log softmax)/d outputs = softmax - one-hot, or softmax - probabilities."""
 
     def losses_and_gradients(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if outputs.dim() != 2 or targets.dim() != 1:
+        if outputs.dim() != 2 or (targets.dim() != 1 and targets.shape != outputs.shape):
             return super().losses_and_gradients(outputs, targets)
         log_probability = torch.log_softmax(outputs, 1)
-        chosen = targets.unsqueeze(1)
-        losses = log_probability.gather(1, chosen).squeeze(1).neg_()
-        slope = log_probability.exp_()
-        return losses, slope.scatter_add_(1, chosen, slope.new_full(chosen.shape, -1.0))
+        if targets.is_floating_point():
+            losses = (targets * log_probability).sum(1).neg_()
+            return losses, log_probability.exp_().mul_(targets.sum(1, keepdim=True)).sub_(targets)
+        losses, weight = torch.ops.aten.nll_loss_forward(log_probability, targets, None, 0, NO_LABEL)
+        slope = torch.ops.aten.nll_loss_backward(
+            losses.new_ones(len(losses)), log_probability, targets, None, 0, NO_LABEL, weight
+        )
+        return losses, torch.ops.aten._log_softmax_backward_data(slope, log_probability, 1, outputs.dtype)
 
 
 LOSSES: dict[str, Loss] = {

@@ -71,27 +71,30 @@ class StackedExecution:
         losses = graphs.run(local_start, plan, rate)
         return PlanResult(graphs.states, losses, graphs.slots)
 
-    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> CohortGradients:
         if self.mlp is not None:
-            self.mlp.bind(trained)
+            self.mlp.bind(trained, loss or self.loss)
             return self.mlp
-        return self._bind_twin(trained, carried)
+        return self._bind_twin(trained, carried, loss)
 
     def bind_compiled(self, trained: list[Tensor], carried: list[Tensor], batch: Batch) -> CohortGradients:
         """As `bind_cohort`, with kernels that are compiled for batches of this shape, if they compute the same."""
         exact = StackedExecution(copy.deepcopy(self.module).double(), self.loss)
         wide = ([t.double() if t.is_floating_point() else t.clone() for t in some] for some in (trained, carried))
-        return compile_cohort(self._bind_twin(trained, carried), exact._bind_twin(*wide), carried, batch)
+        wide_trained, wide_carried = wide
+        exactly = exact._bind_twin(wide_trained, wide_carried)
+        return compile_cohort(self._bind_twin(trained, carried), exactly, carried, batch)
 
-    def _bind_twin(self, trained: list[Tensor], carried: list[Tensor]) -> StackedCohort:
+    def _bind_twin(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> StackedCohort:
         self.twin.train()
+        per_sample = loss or self.loss
         leaves = [tensor.detach().requires_grad_() for tensor in trained]
         self._bind(self.layout.join(leaves, carried))
         return StackedCohort(
             fold=self.fold,
             precision=self.precision,
             leaves=leaves,
-            losses=lambda x, y: self.loss(self.twin(x), y),
+            losses=lambda x, y: per_sample(self.twin(x), y),
         )
 
     def forward_pass(self, layer: str | None) -> ForwardPass | None:

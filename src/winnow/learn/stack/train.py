@@ -2,27 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from winnow.core import Payload, Randomness, derive
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
-from winnow.learn.stack.execution_interface import (
-    Batch,
-    Execution,
-    GradientFunction,
-    GradientRule,
-    PlanResult,
-    min_batch_size,
-)
-from winnow.learn.stack.flat_client_data import Indices, TensorData
+from winnow.learn.stack.batch_plan import ALL_ROWS, phase_stream_name, plan_batches, plan_draws
+from winnow.learn.stack.execution_interface import Execution, min_batch_size
+from winnow.learn.stack.flat_client_data import BLOCK_BYTES, Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
-from winnow.learn.stack.local_training_start import GradientCorrection, LocalStart, expand_to_clients
+from winnow.learn.stack.gradient_rule import GradientRule, NamedDraws
+from winnow.learn.stack.local_training_start import LocalStart, expand_to_clients
+from winnow.learn.stack.step_by_step import follow_gradients, follow_rule, ordered_memory
 from winnow.learn.stack.trainable_state import ModelState, take_clients
 from winnow.learn.stack.user_training_execution import WholeLoopExecution
 from winnow.learn.stack.user_training_functions import OwnBatches, TrainContext
@@ -40,6 +36,8 @@ class CohortTrainingResult:
     steps: Tensor  # [K]
     slots: tuple[ModelState, ...] = ()
     """The optimiser's own tensors at the end, [K, ...], where the method said where they start."""
+    memory: ModelState = field(default_factory=dict)
+    """What a method's own gradient rule remembers, [K, ...]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +92,7 @@ class LocalTraining:
         epochs: int | None = None,
         phase: int = 0,
         gradient_rule: GradientRule | None = None,
+        memory: ModelState | None = None,
         slots: tuple[ModelState, ...] = (),
     ) -> CohortTrainingResult:
         """Train every client from the global model, or from another start; see `LocalStart` for the terms.
@@ -101,8 +100,9 @@ class LocalTraining:
         With `trainable` only these names are trained: if the first layers stand still, only the others are trained, on
         what the first make of the samples. `epochs` replaces the length of a training that is set for all. A second
         training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow the
-        gradient, or a `gradient_rule` of the method's own, whose further batches are those of the phases that follow.
-        With `slots` the optimiser's own tensors start there, and what becomes of them is in the result.
+        gradient, or a `gradient_rule` of the method's own, whose further batches are those of the phases that follow,
+        and whose `memory` starts here, [K, ...] or [1, ...].
+        With `slots` the optimiser's own tensors start there. What becomes of both is in the result.
 
         A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an
         epoch), which have no variance. Everything but dropout's noise is independent of who else is in the cohort.
@@ -127,34 +127,46 @@ class LocalTraining:
         )
         local = self.local if epochs is None else self.local.with_epochs(epochs)
         smallest = min_batch_size(execution.module)
-        plan, *further = (
-            plan_batches(data, self.clients, local, round=self.round, seed=self.seed, smallest=smallest, phase=each)
-            for each in range(phase, phase + (gradient_rule.batches if gradient_rule else 1))
+        draws = (ALL_ROWS,) if gradient_rule is None else gradient_rule.draws
+        plans = plan_draws(
+            data, self.clients, local, draws, round=self.round, seed=self.seed, smallest=smallest, phase=phase
         )
-        with _own_noise(self._dropout_seed(phase), data.x.device):
-            begin = begin.ordered(torch.from_numpy(plan.order).to(data.x.device))
+        plan, *_ = plans
+        device = data.x.device
+        with _own_noise(self._dropout_seed(phase), device):
+            begin = begin.ordered(order := torch.from_numpy(plan.order).to(device))
             rate = local.rate(self.round)
-            done = execution.run_plan(begin, local, data, plan, rate=rate) if gradient_rule is None else None
-            ended = done or _step_by_step(
-                execution,
-                begin,
-                local,
-                data,
-                plan,
-                rate=rate,
-                gradient_rule=gradient_rule,
-                further=[other.rows for other in further],
-            )
+            if gradient_rule is None:
+                done = execution.run_plan(begin, local, data, plan, rate=rate)
+                ended = done or follow_gradients(execution, begin, local, data, plan, rate)
+            else:
+                streams = NamedDraws(
+                    seed=self.seed,
+                    clients=self.clients[plan.order],
+                    names=(self.round, *phase_stream_name(phase)),
+                    steps=len(plan.rows),
+                    device=device,
+                )
+                remembered = ordered_memory(memory or {}, order)
+                ended = follow_rule(execution, begin, local, data, plans, rate, gradient_rule, remembered, streams)
         back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
+        counted = plan.counted_samples() if gradient_rule is None else plan.reported[:, :, None]
         layout = execution.layout
         moved = [layout.trained[place] for place in begin.trainable_indices(layout.trained)]
         trained = take_clients({name: ended.states[layout.aliases.get(name, name)] for name in layout.names}, back)
         return CohortTrainingResult(
             states=trained if suffix is None else suffix.full_states(whole, trained, len(self.clients)),
-            loss=_mean_loss(ended.losses, plan).index_select(0, back),
-            steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
+            loss=_mean_loss(ended.losses, counted).index_select(0, back),
+            steps=torch.from_numpy(plan.steps).to(device).index_select(0, back),
             slots=tuple(take_clients(dict(zip(moved, slot, strict=True)), back) for slot in ended.slots if slots),
+            memory=take_clients(ended.memory, back),
         )
+
+    def outputs(self, rows: Indices) -> Tensor:
+        """The global model's outputs for rows of the data, [n, ...], in evaluation mode."""
+        model, together = self.model, max(1, BLOCK_BYTES // self.data.x[:1].nbytes)
+        blocks = torch.split(torch.as_tensor(rows).to(self.data.device), together)
+        return torch.cat([self.execution.outputs(model, self.data.x[block].unsqueeze(0))[0] for block in blocks])
 
     def _own_loop(
         self, execution: WholeLoopExecution, start: ModelState, epochs: int | None, phase: int
@@ -188,84 +200,14 @@ class LocalTraining:
         return derive(self.seed, "dropout", self.round, *first, *phase_stream_name(phase))
 
 
-@torch.no_grad()
-def _step_by_step(
-    execution: Execution,
-    local_start: LocalStart,
-    local: LocalOptimiser,
-    data: TensorData,
-    plan: BatchPlan,
-    *,
-    rate: float,
-    gradient_rule: GradientRule | None,
-    further: Sequence[Indices],
-) -> PlanResult:
-    """The clients after all steps.
-
-    `further` are the rows of a gradient rule's other batches, which are as large as the plan's own.
+def _mean_loss(losses: Tensor, counted: NDArray[np.bool_]) -> Tensor:
+    """[S, K, B] -> [K]. Added up one after another, so that the padding which others in the cohort bring changes
+    nothing.
     """
-    states = local_start.stacked(len(plan.order))
-    trained = [states[name] for name in execution.layout.trained]
-    carried = [states[name] for name in execution.layout.carried]
-    places = local_start.trainable_indices(execution.layout.trained)
-    trainable = [trained[place] for place in places]
-    names = tuple(execution.layout.trained[place] for place in places)
-    all_slots = local_start.optimiser_state(local, names, trainable)
-    groups = [trained, carried, trainable, *all_slots]
-    correction = GradientCorrection.of(local_start, execution.layout.trained, len(plan.order))
-    rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
-    weights = torch.from_numpy(plan.weights()).to(trained[0])
-    losses = torch.zeros_like(weights)
-    alone = execution.name == "loop"
-    bound = -1
-    for active, width, steps in plan.segments():
-        if active != bound:
-            parameters, buffers, moved, *slots = ([tensor[:active] for tensor in group] for group in groups)
-            cohort, anywhere = execution.bind_cohort(parameters, buffers), _anywhere(execution, buffers)
-            added = correction and correction.leading_clients(active)
-            if alone:
-                moved, slots, added = _apart(moved), [_apart(slot) for slot in slots], added and added.per_client()
-            bound = active
-        along, part = slice(steps.start, steps.stop), (slice(active), slice(width))
-        full = (plan.sizes[along, :active] == width).all(1)
-        each = zip(
-            steps, rows[along, :, *part].flatten(2), weights[along, *part], losses[along, *part], full, strict=True
-        )
-        for step, drawn, weight, kept, is_full in each:
-            sizes = plan.sizes[step, :active]
-            batches = [Batch(*data.samples(chosen), weight, sizes, bool(is_full)) for chosen in drawn]
-            gradients, found = (
-                gradient_rule(anywhere, parameters, batches) if gradient_rule else cohort.gradients(batches[0])
-            )
-            kept.copy_(found)
-            slopes = [gradients[place] for place in places]
-            if alone:
-                slopes = _apart(slopes)
-            if added:
-                added.add_to(slopes, moved)
-            local.step(moved, slopes, slots, number=step + 1, rate=rate)
-    local.finish(trainable, all_slots)
-    return PlanResult(states, losses, all_slots)
-
-
-def _apart(stacked: list[Tensor]) -> list[Tensor]:
-    """Every client's own tensors. What stands last in a tensor is rounded otherwise (in scalar instructions, without
-    fused products), so that where clients are trained one by one their steps are taken one by one, too.
-    """
-    return [own for tensor in stacked for own in tensor]
-
-
-def _anywhere(execution: Execution, carried: list[Tensor]) -> GradientFunction:
-    return lambda parameters, batch: execution.bind_cohort(parameters, carried).gradients(batch)
-
-
-def _mean_loss(losses: Tensor, plan: BatchPlan) -> Tensor:
-    """Added up one after another, so that the padding which others in the cohort bring changes nothing."""
-    inside = np.arange(plan.rows.shape[2]) < plan.sizes[:, :, None]
-    counted = torch.from_numpy(inside & plan.reported[:, :, None]).to(losses.device)
-    own = torch.where(counted, losses, 0).transpose(0, 1).flatten(1).double()
+    inside = torch.from_numpy(counted).to(losses.device)
+    own = torch.where(inside, losses, 0).transpose(0, 1).flatten(1).double()
     total = functional.pad(own, (1, 0)).cumsum(1)[:, -1]
-    return (total / counted.sum((0, 2))).to(losses.dtype)
+    return (total / inside.sum((0, 2))).to(losses.dtype)
 
 
 @contextmanager

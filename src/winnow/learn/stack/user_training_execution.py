@@ -20,10 +20,13 @@ class StepExecution(LoopExecution):
         super().__init__(module, loss, "clients train by step=, one after another", precision=precision)
         self.own = own
 
-    def client_gradients(self, parameters: list[Tensor], x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def client_gradients(
+        self, parameters: list[Tensor], x: Tensor, y: Tensor, weight: Tensor, loss: Loss
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The step has its own loss and no weights; methods that bring others are refused (`check_own_training`)."""
         with autocast_context(self.precision, x.device):
-            loss = self.own.loss(self.module, x, y)
-        return self.own.gradients(loss, parameters), loss
+            own_loss = self.own.loss(self.module, x, y)
+        return self.own.gradients(own_loss, parameters), own_loss
 
 
 class WholeLoopExecution(LoopExecution):

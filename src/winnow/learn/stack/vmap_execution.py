@@ -1,6 +1,8 @@
 """`torch.func.vmap` over clients, for models with layers that have no stacked form."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +22,37 @@ class VmapExecution(LoopExecution):
 
     def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
         super().__init__(module, loss, notice, precision=precision)
-        self.step = vmap(grad(self._objective, has_aux=True), randomness="different")
+        self._step = self._mapped(loss)
 
-    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> CohortGradients:
         self.module.train()
-        return _MappedCohort(self, trained, carried)
+        return _MappedCohort(self, trained, carried, self._step if loss is None else self._mapped(loss))
+
+    def _mapped(self, loss: Loss) -> Callable[..., tuple[list[Tensor], tuple[Tensor, list[Tensor]]]]:
+        """(trained, carried, x, y, weight), each with a dimension of clients -> gradients, (losses, carried)."""
+        step: Callable[..., tuple[list[Tensor], tuple[Tensor, list[Tensor]]]] = vmap(
+            grad(partial(self._objective, loss), has_aux=True), randomness="different"
+        )
+        return step
 
     def _objective(
-        self, trained: list[Tensor], carried: list[Tensor], x: Tensor, y: Tensor
+        self, loss: Loss, trained: list[Tensor], carried: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
         names = (*self.layout.trained, *self.layout.carried)
         state = dict(zip(names, (*trained, *carried), strict=True))
-        losses = self.loss(functional_call(self.module, state, (x,)), y)
-        return losses.mean(), (losses, [state[name] for name in self.layout.carried])
+        losses = loss(functional_call(self.module, state, (x,)), y)
+        return (losses * weight).sum(), (losses, [state[name] for name in self.layout.carried])
 
 
 class _MappedCohort:
-    def __init__(self, execution: VmapExecution, trained: list[Tensor], carried: list[Tensor]) -> None:
-        self.execution = execution
+    def __init__(
+        self,
+        execution: VmapExecution,
+        trained: list[Tensor],
+        carried: list[Tensor],
+        step: Callable[..., tuple[list[Tensor], tuple[Tensor, list[Tensor]]]],
+    ) -> None:
+        self.execution, self.step = execution, step
         self.trained = trained
         self.carried = carried
 
@@ -64,7 +79,7 @@ class _MappedCohort:
         carried = [tensor[which] for tensor in self.carried]
         trained = [tensor[which] for tensor in self.trained]
         with autocast_context(self.execution.precision, x.device):
-            gradients, (losses, updated) = self.execution.step(trained, carried, x, y)
+            gradients, (losses, updated) = self.step(trained, carried, x, y, batch.weight[which, :size])
         for stacked, tensor in zip(self.carried, updated, strict=True):
             stacked[which] = tensor
         return gradients, losses

@@ -15,7 +15,7 @@ from winnow.learn.stack.native.kernel_calls import (
     available_threads,
 )
 from winnow.learn.stack.native.optimiser_spec import supports_optimiser
-from winnow.learn.stack.per_sample_losses import as_loss
+from winnow.learn.stack.per_sample_losses import Loss, as_loss
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.trainable_state import ModelState, StateLayout
 
@@ -76,7 +76,8 @@ class NativeExecution:
         states = dict(zip(self.layout.trained, self._apart(done.parameters), strict=True))
         return PlanResult(states, done.losses, [self._apart(slot) for slot in done.slots])
 
-    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> CohortGradients:
+        assert loss is None, "methods with losses of their own train stacked"
         return _NativeCohort(self, trained)
 
     def gradients(self, trained: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:

@@ -1,0 +1,106 @@
+"""FixMatch (Sohn et al., 2020) at the clients of FedAvg or FedProx: the model labels what it is sure of, and learns it
+from strongly changed copies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from winnow.learn.aggregation import PartialAggregation
+from winnow.learn.algorithm import Recipe
+from winnow.learn.augment import strong, weak
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.pseudo_labels import SURE, added, pseudo_labels
+from winnow.learn.selection import UniformSelector
+from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, mean_loss
+from winnow.learn.teaching_server import TeachingServer
+
+SEEN = "seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixMatchGradient(GradientRule):
+    """CE(f(w(x)), y) over B labelled samples + λ·(1/μB)·Σ 1[max p(w(u)) ≥ τ]·CE(f(s(u)), argmax p(w(u))) over μ·B
+    unlabelled ones; w and s change samples weakly and strongly, and p is taken in evaluation mode.
+    """
+
+    threshold: float
+    unlabelled_weight: float
+    unlabelled_ratio: int
+    memory: ClassVar[tuple[str, str]] = (SURE, SEEN)
+    """How many unlabelled samples were labelled, of how many."""
+
+    @property
+    def draws(self) -> Sequence[Draw]:
+        return Draw("labelled"), Draw("unlabelled", self.unlabelled_ratio)
+
+    def __call__(
+        self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
+    ) -> tuple[list[Tensor], Tensor]:
+        labelled, unlabelled = batches
+        changed = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
+        gradients, losses = at.gradients(parameters, changed)
+        loss = mean_loss(labelled, losses)
+        if not unlabelled.sizes.any():
+            return gradients, loss
+        guesses = pseudo_labels(
+            at.outputs(parameters, weak(unlabelled.x, at.draws("weak unlabelled", unlabelled))), self.threshold
+        )
+        self._count(at, unlabelled, guesses)
+        harder = unlabelled._replace(x=strong(unlabelled.x, at.draws("strong", unlabelled)), y=guesses)
+        further, losses = at.gradients(parameters, harder)
+        return (
+            added(gradients, further, self.unlabelled_weight),
+            loss + self.unlabelled_weight * mean_loss(unlabelled, losses),
+        )
+
+    @staticmethod
+    def _count(at: StepContext, batch: Batch, guesses: Tensor) -> None:
+        inside = batch.weight > 0
+        at.memory[SEEN].add_(inside.sum(1, keepdim=True))
+        at.memory[SURE].add_(((guesses.view(inside.shape) >= 0) & inside).sum(1, keepdim=True))
+
+
+class FixMatchUpdate(ClientUpdate):
+    """Steps on labelled and unlabelled samples together. An epoch goes over both; with `mu` a proximal term holds
+    clients near the global model, as in FedProx.
+    """
+
+    name: Literal["fixmatch"] = "fixmatch"
+    threshold: float = Field(0.95, ge=0, le=1)
+    unlabelled_weight: float = Field(1.0, ge=0)
+    unlabelled_ratio: int = Field(7, ge=1)
+    mu: float = Field(0.0, ge=0)
+    training_factor: ClassVar[float] = 4 / 3  # weakly changed samples go forward only
+    own_steps: ClassVar[bool] = True
+    uses_unlabelled: ClassVar[bool] = True
+    labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some", "server"})
+
+    @property
+    def label_threshold(self) -> float:
+        return self.threshold
+
+    def update(self, training: LocalTraining) -> LocalResult:
+        rule = FixMatchGradient(
+            threshold=self.threshold,
+            unlabelled_weight=self.unlabelled_weight,
+            unlabelled_ratio=self.unlabelled_ratio,
+        )
+        none = torch.zeros(1, 1, device=training.data.device)
+        trained = training.train(gradient_rule=rule, memory=dict.fromkeys(rule.memory, none), proximal_weight=self.mu)
+        sure, seen = (trained.memory[name].squeeze(1) for name in rule.memory)
+        return LocalResult(model=trained.states, trained=trained, metrics={SURE: sure / seen})
+
+
+fixmatch = Recipe(
+    name="fixmatch",
+    summary="clients label what the model is sure of",
+    select=UniformSelector,
+    client=FixMatchUpdate,
+    aggregate=PartialAggregation,
+    server=TeachingServer,
+)

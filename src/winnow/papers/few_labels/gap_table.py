@@ -1,0 +1,113 @@
+"""A table of methods for few labels: how much of the gap between few and all labels each closes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from winnow.config.resolve import resolve
+from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
+from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.report import MeanAndSd
+from winnow.report.number_format import mean_sd_text
+
+LAST_ROUNDS = 5
+"""The score of a run is its mean over so many last rounds: the best one would have to be found by labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method with its settings."""
+
+    name: str
+    title: str
+    algorithm: str
+    settings: tuple[str, ...] = ()
+    all_labels: bool = False
+    """Whether clients have all their labels."""
+
+
+ALL_LABELS = Row(name="all-labels", title="All labels, at the clients", algorithm="fixmatch", all_labels=True)
+"""FedAvg with weakly changed samples: FixMatch with nothing left to label."""
+
+HEADER = ("Method", "Accuracy", "Gap closed", "Best round")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapTable(PaperItem):
+    """A setting. The first row has the labels alone, the last one all labels."""
+
+    preset: str
+    rows: tuple[Row, ...]
+    about: str
+    settings: tuple[str, ...] = ()
+    heavy: bool = False
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.heavy
+
+    @property
+    def names(self) -> set[str]:
+        return {self.name}
+
+    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows]
+
+    def _run(self, row: Row, seed: int, wanted: ReproductionOptions) -> PaperRun:
+        sets = (*self.settings, *row.settings, *wanted.sets)
+        experiment = resolve(self.preset, sets=sets, algorithm=row.algorithm, seed=seed, rounds=wanted.rounds)
+        if row.all_labels:
+            data = experiment.data.model_copy(update={"labels": None})
+            experiment = experiment.model_copy(update={"data": data})
+        return PaperRun(item=self.name, algorithm=row.name, experiment=experiment)
+
+    def has_results(self, lines: ResultLines) -> bool:
+        return any(run_result_lines(lines, self.name, row.name) for row in self.rows)
+
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
+        found = {row.name: run_result_lines(lines, self.name, row.name) for row in self.rows}
+        shown = [row for row in self.rows if found[row.name]]
+        if not shown:
+            return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
+        rounds = sorted({run.rounds for runs in found.values() for run in runs})
+        lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+        caption = (
+            f"{lasted} rounds; number of seeds in brackets. Accuracy on the reference set, which nobody trains on, as"
+            f" the mean over the last {LAST_ROUNDS} rounds."
+        )
+        return [TextBlock(self.about), TableBlock(caption, HEADER, [self._cells(row, found) for row in shown])]
+
+    def _cells(self, row: Row, found: dict[str, list[RunResultLine]]) -> list[str]:
+        runs = found[row.name]
+        return [
+            f"{row.title} ({len(runs)})",
+            mean_sd_text(MeanAndSd.of(map(last_score, runs)), 4),
+            self._gap_text(row, found),
+            mean_sd_text(MeanAndSd.of(run.best for run in runs), 4),
+        ]
+
+    def _gap_text(self, row: Row, found: dict[str, list[RunResultLine]]) -> str:
+        least, most = self.rows[0], self.rows[-1]
+        if row in (least, most):
+            return "–"
+        return mean_sd_text(MeanAndSd.of(gaps_closed(found[least.name], found[row.name], found[most.name])), 2)
+
+
+def last_score(run: RunResultLine) -> float | None:
+    """The mean over the last rounds that were scored."""
+    scores = [score for score in run.trace if score is not None][-LAST_ROUNDS:]
+    return fmean(scores) if scores else None
+
+
+def gaps_closed(
+    least: Sequence[RunResultLine], method: Sequence[RunResultLine], most: Sequence[RunResultLine]
+) -> list[float]:
+    """(method − labels alone) / (all labels − labels alone), by seed; where all labels help, and all three ran."""
+    low, mid, high = ({run.seed: last_score(run) for run in runs} for runs in (least, method, most))
+    closed = []
+    for seed, score in mid.items():
+        below, above = low.get(seed), high.get(seed)
+        if score is not None and below is not None and above is not None and above > below:
+            closed.append((score - below) / (above - below))
+    return closed
