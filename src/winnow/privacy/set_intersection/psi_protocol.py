@@ -80,7 +80,7 @@ class PsiQuery:
             answer = from_msgpack(data, _Answer)
         except UnreadableError as error:
             raise PsiMessageError("the answer cannot be read") from error
-        asked, theirs = split(answer.asked), {*split(answer.own)}
+        asked, theirs = split_points(answer.asked), {*split_points(answer.own)}
         if len(asked) != self._length:
             raise PsiMessageError(f"the answer is about {len(asked):,} identifiers, not {self._length:,}")
         inverse = ec.derive_private_key(pow(self._secret.private_numbers().private_value, -1, ORDER), CURVE)
@@ -95,7 +95,7 @@ def answer_query(request: bytes, identifiers: Sequence[str], reveal: Reveal, mos
         raise PsiMessageError("the query cannot be read") from error
     if question.reveal != reveal:
         raise PsiMessageError(f'the question is for another thing than the "{reveal}", which this site reveals')
-    points = split(question.points)
+    points = split_points(question.points)
     if len(points) > (limit := padded_length(most)):
         raise PsiMessageError(f"the query has {len(points):,} identifiers; this site accepts at most {limit:,}")
     secret = ec.generate_private_key(CURVE)
@@ -121,7 +121,7 @@ def fillers(count: int) -> Iterable[bytes]:
         yield numbers.x.to_bytes(COORDINATE_BYTES)
 
 
-def split(points: bytes) -> list[bytes]:
+def split_points(points: bytes) -> list[bytes]:
     if len(points) % COORDINATE_BYTES:
         raise PsiMessageError("a list of encrypted identifiers is cut off")
     return [points[start : start + COORDINATE_BYTES] for start in range(0, len(points), COORDINATE_BYTES)]

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.privacy.mixing.mix_party import MixParty, MixStep
 from winnow.privacy.set_intersection.hash_to_p256 import COORDINATE_BYTES, hash_to_x
-from winnow.privacy.set_intersection.psi_protocol import CURVE, DOMAIN, PsiMessageError, fillers, point, split, times
+from winnow.privacy.set_intersection.psi_protocol import (
+    CURVE,
+    DOMAIN,
+    PsiMessageError,
+    fillers,
+    point,
+    split_points,
+    times,
+)
 from winnow.privacy.shares.errors import SharesError
 
 NONCE_BYTES = 16
@@ -117,7 +125,7 @@ class UnionParty:
 
     def _take_points(self, sender: int, body: bytes) -> dict[int, bytes]:
         try:
-            points = split(body)
+            points = split_points(body)
             if len(points) != self._step.length:
                 raise PsiMessageError(f"its list has {len(points):,} points, not {self._step.length:,}")
             multiplied = [times(self._secret, point(each)) for each in points]
