@@ -21,6 +21,9 @@ from winnow.core import ConfigError
 from winnow.core.installed_package import installed_version
 from winnow.learn.algorithm import Recipe
 
+AT_SERVER_ALONE = {"semifl", "server-only"}
+"""Algorithms that need labels at the server."""
+
 HELP_FOR_ALL = """
 import sys
 from winnow.cli import main
@@ -161,15 +164,23 @@ def test_presets_are_listed_and_shown(capsys):
 
 
 def test_every_preset_suits_every_algorithm():
-    """But for SCAFFOLD and FedCOMGATE, whose rules are ones for SGD, where the preset trains by Adam."""
-    refused = []
+    """But for SCAFFOLD and FedCOMGATE, whose rules are ones for SGD, where the preset trains by Adam; and for methods
+    that need labels at the server where there are none, or cannot do with them where there are no others.
+    """
+    refused, reasons = set(), []
     for preset in presets():
         for algorithm in Recipe.known:
             try:
                 assert resolve(preset, algorithm=algorithm).algorithm == algorithm
             except ConfigError as error:
-                refused.append((preset, algorithm, "requires local.name = 'sgd'" in str(error)))
-    assert refused == [("gas-turbine", "fedcomgate", True), ("gas-turbine", "scaffold", True)]
+                refused.add((preset, algorithm))
+                reasons.append(str(error))
+    few, everything = {"few-labels-mnist", "few-labels-cifar10"}, set(presets())
+    unlabelled = {(preset, name) for preset in few for name in Recipe.known.keys() - {*AT_SERVER_ALONE, "fixmatch"}}
+    labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
+    by_adam = {("gas-turbine", "fedcomgate"), ("gas-turbine", "scaffold")}
+    assert refused == unlabelled | labelled | by_adam
+    assert all(re.search(r"requires local.name = 'sgd'|data\.labels", reason) for reason in reasons)
 
 
 def test_algorithms_are_listed(capsys):

@@ -130,7 +130,8 @@ class TimedLoopback(Loopback):
         self._arrivals: list[tuple[float, ResultArrived]] = []
         sizes = [size for member in self.members for size in member.data.sizes]
         fleet = experiment.fleet.draw(len(sizes), experiment.seed)
-        self._seconds: NDArray[np.float64] = fleet.seconds(np.arange(len(sizes)), 1)
+        busy = experiment.client.training_factor > 0  # idle clients answer at once
+        self._seconds: NDArray[np.float64] = busy * fleet.seconds(np.arange(len(sizes)), 1)
 
     def run(self, stop_after: int | None = None) -> Result:
         self._arrivals.clear()

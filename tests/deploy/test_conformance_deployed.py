@@ -18,7 +18,7 @@ from loopback import Loopback, StoppedError, TimedLoopback
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.schema import Experiment
-from winnow.core import AnyEvent
+from winnow.core import AnyEvent, DataError
 from winnow.data import ClientData, Preprocessing, federate
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.experiment.build_simulation import data_settings_for, prepare_run
@@ -52,7 +52,9 @@ def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) 
         sites.append(SiteData(clients=data, local_test=None, preprocessing=Preprocessing(), tokens=False))
     held = folder / "held"
     held.mkdir(parents=True)
-    for name, part in (("reference", spread.reference), ("test", spread.test)):
+    for name, part in (("reference", spread.reference), ("test", spread.test), ("labelled", spread.server_labelled)):
+        if part is None:
+            continue
         np.savez(held / f"{name}.npz", x=part.x, y=part.y)
     return line(wanted, sites, {"folder": str(held), "classes": clients.classes}, folder)
 
@@ -94,3 +96,16 @@ def test_a_deployed_run_equals_the_simulation_interrupted_or_not(
     tolerance = 1e-5 if algorithm in ROUNDED else 0.0
     for name, tensor in result.model.state_dict().items():
         torch.testing.assert_close(tensor, model[name], rtol=tolerance, atol=tolerance)
+
+
+def test_a_server_that_is_to_train_needs_labelled_samples_like_those_of_the_sites(tmp_path: Path) -> None:
+    job = deployed(settings("semifl"), tmp_path)
+    held = tmp_path / "held" / "labelled.npz"
+    with np.load(held) as file:
+        x, y = file["x"], file["y"]
+    np.savez(held, x=x[:, :3], y=y)
+    with pytest.raises(DataError, match=r"labelled samples of 'digits' have shape \[3\], the sites' have \[5\]"):
+        job.run()
+    held.unlink()
+    with pytest.raises(DataError, match=r"set labelled = … below \[data\.digits\] in server\.toml"):
+        job.run()

@@ -217,7 +217,7 @@ def _open_samples(path: Path) -> Features | None:
     if not path.is_file():
         return None
     x = read_npz(path, ("x",))["x"]
-    return x.astype(np.int64 if x.dtype.kind in "iu" else np.float32)
+    return x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32)
 
 
 def _held(

@@ -47,6 +47,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     own = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
     held = (own.reference, own.test)
     described = common_description(members)
+    _check_labelled(experiment, own.labelled, described)
     setup = _setup(experiment, inputs, described, held, own.preprocessing)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
@@ -60,6 +61,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         test=held[1] or nothing,
         store=None,
         names=run.client_names,
+        server_labelled=own.labelled,
     )
     committed = run.committed_state()
     if committed is not None:
@@ -86,6 +88,22 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         test=len(held[1] or nothing),
     )
     return _result(run, setup, plan, training, kept)
+
+
+def _check_labelled(experiment: Experiment, labelled: Examples | None, described: DataDescription) -> None:
+    """A server that is to train has labelled samples, like those of the sites."""
+    name, labels = experiment.data.name, experiment.data.labels
+    if labelled is None:
+        if labels is not None and labels.at == "server":
+            raise DataError(
+                f"the server has no labelled samples of {name!r}, which data.labels wants there; "
+                f"set labelled = … below [data.{name}] in server.toml"
+            )
+        return
+    if (shape := list(labelled.x.shape[1:])) != described.sample_shape:
+        raise DataError(
+            f"the server's labelled samples of {name!r} have shape {shape}, the sites' have {described.sample_shape}"
+        )
 
 
 def _local_test_sizes(member: JobSite) -> Sequence[int]:

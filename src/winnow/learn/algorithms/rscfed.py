@@ -167,7 +167,7 @@ def _distance(model: Mapping[str, Tensor], centre: ModelState) -> float:
 
 rscfed = Recipe(
     name="rscfed",
-    summary="mean teachers where labels are missing, consensus of random groups",
+    summary="mean teachers without labels, random groups agree",
     select=UniformSelector,
     client=MeanTeacherUpdate,
     aggregate=ConsensusAggregation,

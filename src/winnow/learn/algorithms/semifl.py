@@ -118,7 +118,7 @@ class SemiFlUpdate(ClientUpdate):
 
 semifl = Recipe(
     name="semifl",
-    summary="labels at the server, sure and mixed samples at the clients",
+    summary="labels at the server, clients learn what is sure",
     select=UniformSelector,
     client=SemiFlUpdate,
     aggregate=partial(PartialAggregation, weights="uniform"),
