@@ -212,7 +212,18 @@ def test_folders_are_searched_in_order(monkeypatch, tmp_path):
 
 def test_the_catalogue_says_what_is_here(tmp_path):
     present = {each.name: each.present for each in catalogue(tmp_path)}
-    assert list(present) == ["digits", "gas-turbine", "mnist", "emnist-digits", "cifar10", "boston"]
+    assert list(present) == [
+        "digits",
+        "gas-turbine",
+        "mnist",
+        "emnist-digits",
+        "cifar10",
+        "boston",
+        "sst2",
+        "imdb",
+        "sent140",
+        "pacs",
+    ]
     assert [name for name, here in present.items() if here] == ["digits"]
 
 

@@ -117,6 +117,15 @@ def test_calibration_error_is_the_textbook_s(classes: int) -> None:
     assert measured("calibration-error", outputs, y) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_normalised_entropy_is_the_log_loss_over_that_of_the_class_shares(classes: int) -> None:
+    outputs, y = classification(classes)
+    shares = np.bincount(y) / len(y)
+    base = sklearn.log_loss(y, np.tile(shares, (len(y), 1)))
+    assert measured("normalised-entropy", outputs, y) == pytest.approx(sklearn.log_loss(y, softmax(outputs)) / base)
+    assert measured("normalised-entropy", np.log(np.tile(shares, (len(y), 1))), y) == pytest.approx(1.0)
+
+
 def test_a_class_without_samples_is_left_out_of_the_mean() -> None:
     outputs, y = classification(4)
     kept = y != 2
@@ -149,7 +158,7 @@ def test_values_are_compared_in_the_units_of_the_data() -> None:
 
 # Undefined ------------------------------------------------------------------------------------------------------------
 
-TELL_APART = ("auc", "average-precision", "balanced-accuracy", "f1", "precision", "recall")
+TELL_APART = ("auc", "average-precision", "balanced-accuracy", "f1", "normalised-entropy", "precision", "recall")
 
 
 @pytest.mark.parametrize("name", TELL_APART)

@@ -24,6 +24,7 @@ from winnow.data.partitions import (
 )
 from winnow.data.preprocessing import InputSpec, Preprocessing
 from winnow.data.settings import DataSettings
+from winnow.data.text import TextSettings
 from winnow.data.types import ClientData, ClientsOnDemand, DataConditions, DataSet, Examples, FederatedData
 from winnow.data.user_data import apply_settings, from_arrays, from_frame, from_torch
 
@@ -53,6 +54,7 @@ __all__ = [
     "Pollution",
     "Preprocessing",
     "SaltAndPepper",
+    "TextSettings",
     "apply_settings",
     "catalogue",
     "check_source",

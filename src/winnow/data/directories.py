@@ -62,6 +62,8 @@ def fetch_set(wanted: KnownSet, directory: Path | None = None, on_progress: Down
         raise DataError(f"{wanted.name} needs no download: {wanted.description}")
     target = (directory or _cache()).expanduser()
     folder = find_known_set(wanted, [target]) or target / wanted.folders[0]
+    if not wanted.downloads and not _complete(wanted, folder):
+        raise DataError(_advice(wanted, folder, data_directories(directory), "its terms want you to fetch it yourself"))
     try:
         for item in _missing(wanted, folder):
             download(item, folder, on_progress)
@@ -93,7 +95,7 @@ def _missing(wanted: KnownSet, folder: Path) -> list[Download]:
     return [item for item in wanted.downloads if lacks(item)]
 
 
-def _advice(wanted: KnownSet, folder: Path, searched: Sequence[Path], error: Exception) -> str:
+def _advice(wanted: KnownSet, folder: Path, searched: Sequence[Path], error: Exception | str) -> str:
     return (
         f"{wanted.name} could not be downloaded ({error}): get {', '.join(wanted.layouts[0])} from {wanted.home}"
         f" and put them into {folder} (searched: {', '.join(map(str, searched))})"

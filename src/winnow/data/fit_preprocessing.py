@@ -15,6 +15,7 @@ from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preproc
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
 from winnow.data.tables import DataTable, as_text, check_columns, check_complete, is_number
+from winnow.data.text import TextSettings
 from winnow.data.types import DataSet, Indices, RawDataSet
 
 MAX_SHOWN = 12
@@ -30,6 +31,7 @@ class Reading:
     task: ProblemType = "auto"
     scale: Scale = "default"
     tokens: bool = False
+    text: TextSettings | None = None
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
@@ -44,7 +46,7 @@ class Reading:
     def scaling(self) -> Scaling:
         if self.tokens and self.scale in ("standard", "minmax"):
             raise DataError(f"{self.name}: tokens are identifiers and cannot be scaled; remove data.scale")
-        return unscaled if self.tokens else scaling_for(self.scale)
+        return unscaled if self.tokens or self.text else scaling_for(self.scale)
 
 
 def as_rows(x: Any, where: str) -> Rows:
@@ -89,20 +91,33 @@ def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: Ar
     )
 
 
-def known_data_set(raw: RawDataSet, name: str, scale: Scale, default: Scaling) -> DataSet:
-    """A known set, scaled as asked for or else in its own way."""
-    scaling = scaling_for(scale, default)
-    spec = fit_array(raw.x, scaling, tokens=False, where=name)
+def known_data_set(
+    raw: RawDataSet, name: str, scale: Scale, default: Scaling, text: TextSettings | None = None
+) -> DataSet:
+    """A known set, scaled as asked for or else in its own way; of texts, so many words."""
+    scaling, texts = scaling_for(scale, default), raw.x.dtype == object
+    if not texts and text is not None:
+        raise DataError(f"{name} holds no texts; remove data.text")
+    rows: Any = {"text": raw.x} if texts else raw.x
+    if texts:
+        features = Preprocessing(columns=(text_column("text", text or TextSettings()),))
+    else:
+        features = Preprocessing(array=fit_array(raw.x, scaling, tokens=False, where=name))
     learnt = fit_targets(raw.y, scaling, where=name, classes=raw.classes, task="auto")
     return DataSet(
         name=name,
-        x=spec.encode(raw.x, name),
+        x=features.transform(rows, name),
         y=learnt.y,
         classes=learnt.classes,
         owners=raw.owners,
+        owner_names=raw.owner_names,
         test_rows=raw.test_rows,
-        preprocessing=Preprocessing(array=spec, classes=learnt.labels, targets=learnt.specs),
+        preprocessing=features.model_copy(update={"classes": learnt.labels, "targets": learnt.specs}),
     )
+
+
+def text_column(name: str, text: TextSettings) -> Column:
+    return Column(name=name, kind="text", words=text.words, length=text.length)
 
 
 def fit_array(values: NDArray[Any], scaling: Scaling, *, tokens: bool, where: str) -> InputSpec:
@@ -171,6 +186,8 @@ def _fit_column(name: str, values: NDArray[Any], reading: Reading, where: str) -
     missing = np.isnan(values) if values.dtype.kind == "f" else values == None if values.dtype == object else None  # noqa: E711
     if missing is not None and missing.all():
         raise DataError(f"{where}: every value of column '{name}' is missing; leave it out of features")
+    if reading.text is not None:
+        return text_column(name, reading.text)
     if reading.tokens:
         return _fit_tokens(name, values, where)
     if name in reading.categorical or values.dtype == object:

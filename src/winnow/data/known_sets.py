@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.core import DataError, suggest
-from winnow.data import cifar, known_set_readers
+from winnow.data import cifar, known_set_readers, pacs, text_sets
 from winnow.data.download import Download, RemoteFile
-from winnow.data.scaling import FixedScaling, Scaling, minmax
+from winnow.data.scaling import FixedScaling, Scaling, minmax, unscaled
 from winnow.data.types import RawDataSet
 
 UCI = "https://archive.ics.uci.edu"
@@ -171,4 +171,46 @@ BOSTON = KnownSet(
     download_bytes=50_000,
 )
 
-KNOWN_SETS = {each.name: each for each in (DIGITS, GAS_TURBINE, MNIST, EMNIST_DIGITS, CIFAR10, BOSTON)}
+SST2 = KnownSet(
+    name="sst2",
+    description="68,221 phrases of film reviews, good or bad, as GLUE has them",
+    home="https://gluebenchmark.com/tasks",
+    read=text_sets.read_sst2,
+    scaling=unscaled,
+    folders=("SST-2", "sst2", "sentiment"),
+    layouts=text_sets.SST2_LAYOUTS,
+)
+
+IMDB = KnownSet(
+    name="imdb",
+    description="film reviews, good or bad, a text file each",
+    home="https://ai.stanford.edu/~amaas/data/sentiment",
+    read=text_sets.read_imdb,
+    scaling=unscaled,
+    folders=("aclImdb", "imdb", "sentiment"),
+    layouts=text_sets.IMDB_LAYOUTS,
+)
+
+SENT140 = KnownSet(
+    name="sent140",
+    description="tweets, happy or sad, by user (natural clients), in LEAF's format",
+    home="https://leaf.cmu.edu",
+    read=text_sets.read_sent140,
+    scaling=unscaled,
+    folders=("sent140", "sentiment"),
+    layouts=text_sets.SENT140_LAYOUTS,
+)
+
+PACS = KnownSet(
+    name="pacs",
+    description="9,991 pictures of 7 classes in 4 styles (natural clients), resized to 64 × 64",
+    home="https://sketchx.eecs.qmul.ac.uk",
+    read=pacs.read_pacs,
+    scaling=FixedScaling(shift=0.5 * 255, width=0.25 * 255),
+    folders=("pacs", "PACS"),
+    layouts=pacs.LAYOUTS,
+)
+
+KNOWN_SETS = {
+    each.name: each for each in (DIGITS, GAS_TURBINE, MNIST, EMNIST_DIGITS, CIFAR10, BOSTON, SST2, IMDB, SENT140, PACS)
+}

@@ -44,13 +44,13 @@ def check_source(settings: DataSettings) -> None:
 
 
 def _load(settings: DataSettings, directory: Path | None, on_progress: DownloadProgress | None) -> DataSet | OnDemand:
-    if settings.path is not None and settings.path.is_dir():
+    if settings.path is not None and settings.path.is_dir() and settings.text is None:
         return from_folder(settings.path, settings)
     if settings.path is not None:
         return read_own_file(settings.path, settings)
     wanted = known_set(settings.name)
     raw = wanted.read(_folder(wanted, directory, on_progress))
-    return known_data_set(raw, wanted.name, settings.scale, wanted.scaling)
+    return known_data_set(raw, wanted.name, settings.scale, wanted.scaling, settings.text)
 
 
 def _folder(wanted: KnownSet, directory: Path | None, on_progress: DownloadProgress | None) -> Path:

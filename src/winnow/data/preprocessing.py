@@ -17,6 +17,7 @@ from winnow.core import DataError, Settings, suggest
 from winnow.core.join_names import listed
 from winnow.data.dataframe_adapters import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
+from winnow.data.text import MAX_LENGTH, MAX_WORDS, encode_texts
 
 IMAGE_NDIM = 4
 MAX_CATEGORIES = 100
@@ -68,21 +69,27 @@ class Affine(Settings):
         return numbers.reshape((1, -1, 1, 1) if values.ndim == IMAGE_NDIM else (1, *values.shape[1:]))
 
 
+IDENTIFIERS = frozenset({"token", "text"})
+"""Kinds of features with which one cannot calculate."""
+
+
 class Column(Settings):
     """A raw column of a table, and what becomes of it.
 
     A number is `fill` where it is missing, and then scaled; with `marks_missing` a second feature says where that was.
     A category is one feature for each of the `categories`, and one for anything else, missing values too. A token
-    stays a whole number.
+    stays a whole number. A text is the identifiers of its first `length` words, of which there are `words`.
     """
 
     name: Name
-    kind: Literal["number", "category", "token"] = "number"
+    kind: Literal["number", "category", "token", "text"] = "number"
     fill: float = 0.0
     marks_missing: bool = False
     shift: float = 0.0
     width: Width = 1.0
     categories: Annotated[tuple[Name, ...], Field(max_length=MAX_CATEGORIES)] = ()
+    words: int = Field(default=2, ge=2, le=MAX_WORDS)
+    length: int = Field(default=1, ge=1, le=MAX_LENGTH)
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -95,6 +102,8 @@ class Column(Settings):
         """What the features made of it are called."""
         if self.kind == "category":
             return (*(f"{self.name} = {category}" for category in self.categories), f"{self.name} = other")
+        if self.kind == "text":
+            return tuple(f"{self.name}, word {place}" for place in range(1, self.length + 1))
         return (self.name, f"{self.name} is missing") if self.marks_missing else (self.name,)
 
     def encode(self, values: NDArray[Any], where: str) -> Features:
@@ -104,6 +113,8 @@ class Column(Settings):
             distinct, inverse = np.unique(as_text(values), return_inverse=True)
             found = np.array([place.get(text, len(place)) for text in distinct.tolist()], np.int64)[inverse]
             return np.eye(len(place) + 1, dtype=np.float32)[found.reshape(-1)]
+        if self.kind == "text":
+            return encode_texts(values.tolist(), self.words, self.length, f"{where}: column '{self.name}'")
         numbers = check_numbers(values, self.name, where)
         if self.kind == "token":
             return whole_numbers(numbers, f"{where}: column '{self.name}'")[:, None]
@@ -168,10 +179,10 @@ class Preprocessing(Settings):
     def _possible(self) -> Self:
         if sum(map(bool, (self.columns, self.array, self.inputs))) > 1:
             raise ValueError("rows are a table, an array or several inputs, not two of these")
-        if sum(len(each.name) * (len(each.categories) + 2) for each in self.columns) > MAX_FEATURE_TEXT:
+        if sum(len(each.name) * (len(each.categories) + each.length + 1) for each in self.columns) > MAX_FEATURE_TEXT:
             raise ValueError("the names of the features are too long")
-        if 0 < sum(column.kind == "token" for column in self.columns) < len(self.columns):
-            raise ValueError("all columns are tokens, or none is")
+        if 0 < sum(column.kind in IDENTIFIERS for column in self.columns) < len(self.columns):
+            raise ValueError("all columns are tokens or texts, or none is")
         for what, names in (("column", [column.name for column in self.columns]), ("input", self.input_names)):
             if len({*names}) != len(names):
                 raise ValueError(f"two {what}s have the same name")
@@ -202,7 +213,8 @@ class Preprocessing(Settings):
     def tokens(self) -> bool:
         """Whether features are identifiers, all of them."""
         kinds = {*(each.kind for each in self.columns), *(each.kind for each in self.inputs)}
-        return (kinds if self.array is None else {self.array.kind}) == {"token"}
+        kinds = kinds if self.array is None else {self.array.kind}
+        return bool(kinds) and kinds <= IDENTIFIERS
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -264,6 +276,9 @@ class Preprocessing(Settings):
             said.append(f"missing values of {listed(filled)} are filled in, and marked in a feature of their own")
         if categories:
             said.append(f"{listed(categories)} one-hot, with a feature for other values")
+        if texts := [column for column in self.columns if column.kind == "text"]:
+            few = f"the first {texts[0].length} words, hashed into {texts[0].words:,} identifiers"
+            return f"preprocessing: of {listed([column.name for column in texts])} {few}"
         if self._scales_columns():
             said.append("numbers are scaled by column")
         if len(self.features) != len(self.columns):

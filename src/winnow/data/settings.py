@@ -13,6 +13,7 @@ from winnow.data.file_formats import name_from_file
 from winnow.data.hidden_labels import LabelSettings
 from winnow.data.partitions import IidPartition, NaturalPartition, Partition
 from winnow.data.preprocessing import Preprocessing
+from winnow.data.text import TextSettings
 
 
 def _rows_or_share(amount: Any) -> Any:
@@ -52,7 +53,7 @@ def settled_clients(
     has_owners = has_owners or table.get("owner") is not None or table.get("table") is not None
     if has_owners and "partition" not in table:
         return {"clients": 0, **table, "partition": {"name": "natural"}}
-    if "clients" not in table and isinstance(table.get("path"), str | Path):
+    if "clients" not in table and table.get("text") is None and isinstance(table.get("path"), str | Path):
         folder = Path(table["path"]).expanduser()
         otherwise = count_clients(folder) if folder.is_dir() else otherwise
     return table if otherwise is None else {"clients": otherwise, **table}
@@ -64,10 +65,11 @@ class DataSettings(Settings):
     `name` is a known set. With `path` the data are the user's own, and called after their file: an .npz with arrays x
     and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
     are identifiers of words or the like, and stay whole numbers; `categorical` names columns of numbers that are
-    categories. With `owner` every owner is a client, unless a partition is set. A folder as `path` holds an .npz a
-    client. With `table` the data are a declared table that several owners hold, and `path` is the federation file. The
-    owners `left_out` are no clients: their rows are the test set. `labels` says whose labels are known, and `open` how
-    many rows without labels everybody may see.
+    categories. With `text` the features are texts, whose words become such identifiers. With `owner` every owner is a
+    client, unless a partition is set. A folder as `path` holds an .npz a client. With `table` the data are a declared
+    table that several owners hold, and `path` is the federation file. The owners `left_out` are no clients: their
+    rows are the test set. `labels` says whose labels are known, and `open` how many rows without labels everybody may
+    see.
     """
 
     name: str = "digits"
@@ -79,6 +81,7 @@ class DataSettings(Settings):
     owner: str | None = None
     task: ProblemType = "auto"
     tokens: bool = False
+    text: TextSettings | None = None
     scale: Scale = "default"
     preprocessing: Preprocessing | None = None
     clients: int = Field(default=50, ge=0)
@@ -126,9 +129,13 @@ class DataSettings(Settings):
         if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
             raise ValueError("clients = 0 (one per owner) needs partition natural; otherwise set the number of clients")
         if self.preprocessing is not None:
-            for key in ("features", "categorical", "scale", "tokens", "task"):
+            for key in ("features", "categorical", "scale", "tokens", "text", "task"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} has no effect beside a stated preprocessing; remove one of the two")
+        if self.text is not None:
+            for key in ("tokens", "categorical", "scale"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} has no effect on texts; remove {key} or text")
         if self.left_out and self.test != type(self).model_fields["test"].default:
             raise ValueError("test has no effect beside left_out, whose rows are the test set; remove one of the two")
         if self.labels is not None and self.labels.at == "server" and self.local_test:
@@ -144,7 +151,7 @@ class DataSettings(Settings):
             raise ValueError(f"name and table differ ({self.name!r} and {self.table!r}); remove name")
         if not self.targets:
             raise ValueError('a table needs the columns to predict: targets = ["…"]')
-        for key in ("categorical", "owner", "tokens", "scale", "task"):
+        for key in ("categorical", "owner", "tokens", "text", "scale", "task"):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key} has no effect on a table, whose declaration says it; remove {key}")
 

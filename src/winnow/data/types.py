@@ -32,12 +32,13 @@ FINGERPRINT_CLIENTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RawDataSet:
-    """A known set as its files hold it, before scaling."""
+    """A known set as its files hold it, before scaling. Texts are an array of objects [n]."""
 
     x: NDArray[Any]
     y: NDArray[Any]
     classes: int | None
     owners: Indices | None = None
+    owner_names: tuple[str, ...] | None = None
     test_rows: Indices | None = None
 
 

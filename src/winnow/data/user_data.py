@@ -12,10 +12,13 @@ from winnow.core import DataError
 from winnow.data.client_files import count_clients
 from winnow.data.dataframe_adapters import array_of, as_table, from_records
 from winnow.data.file_formats import OWN_FILE_TYPES, own_file_type, read_npz
-from winnow.data.fit_preprocessing import Reading, as_rows, data_set_of
+from winnow.data.fit_preprocessing import Reading, as_rows, data_set_of, known_data_set
 from winnow.data.on_demand import OnDemand, check_prepartitioned
+from winnow.data.scaling import unscaled
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType, Scale
 from winnow.data.tables import DataTable, open_table
+from winnow.data.text import TextSettings
+from winnow.data.text_sets import read_text_folder
 from winnow.data.types import DataSet
 
 Pair: TypeAlias = tuple[Any, Any]
@@ -63,9 +66,10 @@ def from_frame(
     task: ProblemType = "auto",
     scale: Scale = "default",
     tokens: bool = False,
+    text: TextSettings | None = None,
 ) -> DataSet:
     """A data set of rows with named columns: a pandas or polars frame, a Hugging Face data set, a dict of columns or a
-    list of dicts. `preprocessing.features` says what its columns became.
+    list of dicts. `preprocessing.features` says what its columns became. With `text` they are texts.
     """
     table = as_table(frame, name)
     if table is None:
@@ -75,6 +79,7 @@ def from_frame(
         task=task,
         scale=scale,
         tokens=tokens,
+        text=text,
         targets=(targets,) if isinstance(targets, str) else tuple(targets),
         features=None if features is None else tuple(features),
         categorical=tuple(categorical),
@@ -163,6 +168,7 @@ def reading_of(settings: DataSettings) -> Reading:
         task=settings.task,
         scale=settings.scale,
         tokens=settings.tokens,
+        text=settings.text,
         targets=settings.targets,
         features=settings.features,
         categorical=settings.categorical,
@@ -173,6 +179,9 @@ def reading_of(settings: DataSettings) -> Reading:
 
 def check_own_file(path: Path, settings: DataSettings) -> None:
     """Refuse a file that is not there or of no known kind, and settings that it has no use for."""
+    if path.is_dir() and settings.text is not None:
+        settings.require_unset(COLUMN_SETTINGS, "a folder of texts, which has no columns")
+        return
     if path.is_dir():
         check_prepartitioned(settings, count_clients(path))
         return
@@ -188,8 +197,10 @@ def check_own_file(path: Path, settings: DataSettings) -> None:
 
 
 def read_own_file(path: Path, settings: DataSettings) -> DataSet:
-    """The user's file."""
+    """The user's file, or folder of texts."""
     reading = reading_of(settings)
+    if path.is_dir():
+        return known_data_set(read_text_folder(path), settings.name, "default", unscaled, settings.text)
     if own_file_type(path) != ".npz":
         return data_set_of(open_table(path), None, reading)
     held = read_npz(path, ("x", "y"), ("owners",))

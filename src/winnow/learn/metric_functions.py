@@ -123,6 +123,14 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
         return float(metrics.balanced_accuracy_score(targets.numpy(), predicted_classes(outputs).numpy()))
 
 
+def normalised_entropy(outputs: Tensor, targets: Tensor) -> float:
+    """The mean log loss over the entropy of how often classes occur: 1 is as good as knowing these shares alone (He et
+    al., 2014, section 2).
+    """
+    shares = torch.bincount(targets).double() / len(targets)
+    return float(log_loss(outputs, targets).mean() / torch.special.entr(shares).sum())
+
+
 def of_predictions(name: str, outputs: Tensor, targets: Tensor) -> float:
     """A metric of the predicted classes: of class 1 of two, or the mean over classes."""
     truth, found = targets.numpy(), predicted_classes(outputs).numpy()

@@ -72,6 +72,7 @@ METRICS: Mapping[str, Metric] = {
         _classification("top-3", partial(functions.top_k, 3), per_sample=True, min_classes=4),
         _classification("top-5", partial(functions.top_k, 5), per_sample=True, min_classes=6),
         _classification("log-loss", functions.log_loss, per_sample=True, lower_is_better=True, highest=math.inf),
+        _telling_apart("normalised-entropy", functions.normalised_entropy, lower_is_better=True, highest=math.inf),
         _classification("brier", functions.brier, per_sample=True, lower_is_better=True, highest=2.0),
         _classification("calibration-error", functions.calibration_error, lower_is_better=True),
         _regression("r2", functions.r2, lowest=-math.inf, highest=1.0, in_units=False),

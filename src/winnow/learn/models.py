@@ -17,7 +17,8 @@ from torch import nn
 
 from winnow.core import Choice, ModelError, derive
 from winnow.core.split_factory_path import split_factory
-from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn
+from winnow.data.text import MAX_WORDS, TextSettings
+from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn, WordMeanNet
 
 Shape = tuple[int, ...]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -126,6 +127,19 @@ class LstmModel(ModelSettings):
             raise ModelError(f"model 'lstm' needs samples of shape {form}; the samples have shape {sample_shape}")
         features = sample_shape[1] if self.vocabulary is None else None
         return LstmNet(features, self.vocabulary, self.hidden, self.layers, outputs)
+
+
+class WordMeanModel(ModelSettings):
+    """The mean of a text's word vectors, and a dense layer; over identifiers [t] of so many words."""
+
+    name: Literal["word-mean"] = "word-mean"
+    width: Width = 32
+    vocabulary: int = Field(TextSettings().words, ge=2, le=MAX_WORDS)
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        if len(sample_shape) != 1:
+            raise ModelError(f"model 'word-mean' needs texts (data.text); the samples have shape {sample_shape}")
+        return WordMeanNet(self.vocabulary, self.width, outputs)
 
 
 class PythonModel(ModelSettings):

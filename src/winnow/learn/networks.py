@@ -179,6 +179,23 @@ class ShuffleNetV2(nn.Module):
         return outputs
 
 
+class WordMeanNet(nn.Module):
+    """The mean over a text's words of their vectors, read out by a dense layer (Joulin et al., 2017, without pairs of
+    words). Identifier 0 is no word.
+    """
+
+    def __init__(self, vocabulary: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        present = (x != 0).to(self.head.weight.dtype).unsqueeze(-1)
+        vectors = self.embedding(x) * present
+        outputs: Tensor = self.head(vectors.sum(1) / present.sum(1).clamp_min(1))
+        return outputs
+
+
 class LstmNet(nn.Module):
     """An LSTM over features, or over embedded tokens; a dense layer reads its last hidden state."""
 
