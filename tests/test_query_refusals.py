@@ -28,7 +28,7 @@ REFUSALS = {
     "SELECT *, COUNT(*) FROM stays": "SELECT * would show rows; name columns of GROUP BY and aggregates (line 1)",
     "SELECT COUNT(*) FROM stays WHERE agee > 1": "there is no column 'agee'; did you mean 'age'? (line 1)",
     "SELECT COUNT(*) FROM stays s WHERE t.age > 1": "no table or alias 't' is in FROM; 's' is (line 1)",
-    "SELECT COUNT(DISTINCT age) FROM stays": "COUNT(DISTINCT …) is not supported (line 1)",
+    "SELECT COUNT(DISTINCT age) FROM stays": "COUNT(DISTINCT age) counts the values of one column that is a key;",
     "SELECT COUNT() FROM stays": "COUNT() lacks what it is about; write COUNT(*), or a column (line 1)",
     "SELECT DISTINCT ward FROM stays": "SELECT DISTINCT is not supported (line 1)",
     "SELECT NOW(), COUNT(*) FROM stays": "NOW() is not supported (line 1)",

@@ -28,6 +28,8 @@ class Described:
     """The columns that it is made of."""
     together: str | None = None
     """What its values name, by which rows lie together at an owner."""
+    key: bool = False
+    """Whether rows of several owners may be matched by it."""
 
     @property
     def bounded(self) -> bool:
@@ -45,7 +47,9 @@ NOTHING = Described(low=inf, high=-inf, values=())
 def described_column(name: str, column: ColumnDeclaration) -> Described:
     low, high = column.bounds or (-inf, inf)
     known = column.known_type
-    plain = Described(level=column.level, type=known, columns=frozenset({name}), together=column.together)
+    plain = Described(
+        level=column.level, type=known, columns=frozenset({name}), together=column.together, key=column.key
+    )
     if known == "boolean":
         return replace(plain, low=0, high=1, values=(False, True))
     if column.values is not None and known != "text":
@@ -84,6 +88,7 @@ def either(parts: Iterable[Described]) -> Described:
             high=max((each.high for each in parts), default=inf),
             values=values if len(known) == len(parts) and single is not None else None,
             together=kinds.pop() if len(kinds) == 1 else None,
+            key=all(each.key for each in parts),
         ),
         parts,
     )

@@ -7,13 +7,14 @@ from typing import Any
 from winnow.analytics.program import Program
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
+from winnow.analytics.sql.distinct_keys import open_distinct
 from winnow.analytics.sql.finish_query import finish_query
 from winnow.analytics.sql.first_rows import open_first
 from winnow.analytics.sql.opened_sums import open_sums
 from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
 from winnow.analytics.sql.public_values import open_public_values
-from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, QueryPlan
 from winnow.analytics.sql.row_sets import decide_sets, sets_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN
 from winnow.core import DataError
@@ -41,13 +42,15 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
         values = AggregateValues(opened=opened, count_bits=decided.bits, sample=plan.sample)
         searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, decided.bits)
         ordered = yield from over_selected(searched, selected)
+        distinct = yield from open_distinct(plan, shown, selected, terms.minimum)
         estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
-        for aggregate in (each for each in plan.aggregates if each.function not in SEARCHES):
+        for aggregate in (each for each in plan.aggregates if each.function not in (*SEARCHES, DISTINCT)):
             for group in told[aggregate.name]:
                 estimates[aggregate.name, group] = values.estimate(aggregate, group)
-        estimates |= ordered
+        estimates |= ordered | distinct
         left_out, outside = decided.small_groups, decided.outside
         hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
+        hidden += sum(each.value is None for each in distinct.values())
     return {
         **finish_query(plan, groups, shown, estimates),
         "left_out": left_out,

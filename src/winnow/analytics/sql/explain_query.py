@@ -41,6 +41,12 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
         column = each.arguments[0].column
         rounds = ceil(log(max(column.range, 2) if column.whole else STEPS, 64))
         yield "secure compare", f"{each.function.upper()} by search: {rounds} × 63 comparisons for each group"
+    if plan.identifiers:
+        yield (
+            "secure compare",
+            f"whether an owner has {minimum} different identifiers, and about how many, for each group",
+        )
+        yield "count", "different identifiers for each such group: lists are hidden by every owner's secret, and mixed"
     yield "all parties", plan.finish_sql
 
 
@@ -73,6 +79,8 @@ def _who_learns(plan: QueryPlan, owners: int, minimum: int, *, noisy: bool) -> I
         yield "  owners, server: values of public columns in GROUP BY, whatever WHERE says; how many owners have each"
     if plan.first is not None:
         yield f"  owners, server: what the last of the first {plan.first.count} rows is sorted by, closely"
+    if plan.identifiers:
+        yield "  owners, server: how many identifiers are at one owner, at two and so on; not which, nor whose"
     small = f"fewer than {minimum}" if plan.private else f"no rows and which fewer than {minimum}"
     yield f"  owners, server: which groups have {small};"
     yield "                  the numbers of the others, before HAVING and LIMIT"

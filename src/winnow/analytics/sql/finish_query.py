@@ -63,6 +63,8 @@ def plain_value(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return float(value)
+    if isinstance(value, dict):  # of HISTOGRAM
+        return {str(key): plain_value(each) for key, each in value.items()}
     if isinstance(value, float):
         return value if isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

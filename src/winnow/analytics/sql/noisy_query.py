@@ -16,7 +16,7 @@ from winnow.analytics.sql.aggregate_values import Estimate
 from winnow.analytics.sql.exact_query import listed_groups
 from winnow.analytics.sql.finish_query import finish_query
 from winnow.analytics.sql.owner_rows import QueryGroups, RowSelection, SelectedRows, over_selected
-from winnow.analytics.sql.query_plan import SPREADS, Argument, QueryAggregate, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SPREADS, Argument, QueryAggregate, QueryPlan
 from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet, counted_rows
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.noisy_answer import NORMAL_95, NoisyCells, noisy_spread
@@ -53,7 +53,7 @@ def noisy_query(plan: QueryPlan, terms: MergedTerms, rho: float) -> Program[dict
 
 def _check(plan: QueryPlan) -> None:
     if exact := [each for each in plan.aggregates if each.function not in NOISY]:
-        name = exact[0].function.upper()
+        name = "COUNT(DISTINCT …)" if exact[0].function == DISTINCT else exact[0].function.upper()
         raise ConfigError(f"{name} cannot be told with noise; leave it out, or ask without epsilon")
     if unlisted := [each for each in plan.keys if each.values is None]:
         shown = unlisted[0].sql.replace('"', "")

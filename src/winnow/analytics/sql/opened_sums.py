@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.sql.owner_rows import QueryGroups, SelectedRows
-from winnow.analytics.sql.query_plan import SPREADS, Argument, QueryAggregate
+from winnow.analytics.sql.query_plan import DISTINCT, SPREADS, Argument, QueryAggregate
 from winnow.analytics.sql.row_sets import DecidedSets, RowSet, counted_rows, sets_behind
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.moments import fixed, fraction_bits
@@ -65,6 +65,8 @@ def exact_total(argument: Argument, count_bits: int) -> bool:
 
 def summands_of(aggregate: QueryAggregate, count_bits: int, sampled: bool) -> list[Summand]:
     """What an aggregate is worked out from; of a sample squares too, for its error."""
+    if aggregate.function == DISTINCT:
+        return []
     rows = count_of(aggregate)
     if aggregate.function == "corr":
         pair = [Summand(rows=rows.rows, arguments=aggregate.arguments, power=each) for each in range(PAIR_SUMS)]

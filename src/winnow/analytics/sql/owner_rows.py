@@ -113,6 +113,8 @@ class RowSelection:
         for each in (*plan.arguments, *plan.indicators):
             bounds = (each.column.low, each.column.high)
             columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
+        for name in plan.identifiers:
+            columns[name] = ColumnDeclaration(level="private")
         if plan.counted != "rows":
             columns[UNIT] = ColumnDeclaration(level="private", type="integer")
         self._selected = TableDeclaration(columns=columns)
@@ -127,6 +129,8 @@ class RowSelection:
         columns = {GROUP: arrow.array(codes[kept])}
         for each in (*self._plan.arguments, *self._plan.indicators):
             columns[each.name] = rows.column(each.name).filter(arrow.array(kept))
+        for name in self._plan.identifiers:
+            columns[name] = rows.column(name).filter(arrow.array(kept))
         if self._plan.counted == "rows":
             return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
         encoded = rows.column(UNIT).combine_chunks().dictionary_encode()

@@ -8,6 +8,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_nodes
+from winnow.analytics.sql.histogram_function import expand_histograms
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
@@ -31,7 +32,7 @@ def parse_sql(sql: str) -> exp.Select:
     if sum(1 for _ in tree.walk()) > MAX_NODES:
         raise ConfigError(f"the statement has more than {MAX_NODES:,} parts; ask for less at once")
     try:
-        tree = expand_spatial(tree)
+        tree = expand_histograms(expand_spatial(tree))
         check_nodes(tree)
     except RecursionError:
         raise ConfigError("the statement is nested too deeply") from None

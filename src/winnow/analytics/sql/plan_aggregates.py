@@ -44,6 +44,8 @@ class AggregateReader:
     """The aggregates by their text."""
     _arguments: dict[str, Argument] = field(default_factory=dict)
     _indicators: dict[str, Argument] = field(default_factory=dict)
+    _identifiers: dict[str, str] = field(default_factory=dict)
+    """Names of columns whose different values are counted, by their text."""
 
     @property
     def indicators(self) -> tuple[Argument, ...]:
@@ -58,9 +60,9 @@ class AggregateReader:
         return f"g{list(self.found).index(text)}"
 
     def check_levels(self) -> None:
-        """Nothing private may stand in an aggregate."""
+        """Nothing private may stand in an aggregate, but a key whose different values are counted."""
         for node in self.found.values():
-            for column in node.find_all(exp.Column):
+            for column in (each for each in node.find_all(exp.Column) if not isinstance(each.parent, exp.Distinct)):
                 if self.source.described(column).level == "private":
                     called = function_name(node.this if isinstance(node, exp.Filter) else node)
                     raise refused(
@@ -76,7 +78,8 @@ class AggregateReader:
     def columns(self) -> list[exp.Expr]:
         """The arguments, for the statement that selects an owner's rows."""
         both = (*self._arguments.values(), *self._indicators.values())
-        return [exp.alias_(parsed(each.sql), each.name) for each in both]
+        identifiers = [exp.alias_(parsed(text), name) for text, name in self._identifiers.items()]
+        return [*(exp.alias_(parsed(each.sql), each.name) for each in both), *identifiers]
 
     def _aggregate(self, name: str, node: exp.Expr, kind: str) -> QueryAggregate:
         condition = node.expression.this if isinstance(node, exp.Filter) else None
@@ -84,6 +87,11 @@ class AggregateReader:
         function = FUNCTIONS.get(type(inner))
         if function is None:
             raise refused(node, f"FILTER of {type(inner).__name__.upper()} is not supported")
+        if isinstance(inner.this, exp.Distinct):
+            if condition is not None:
+                raise refused(node, "FILTER of COUNT(DISTINCT …) is not supported; write the condition into WHERE")
+            key = self._identifier(inner.this)
+            return QueryAggregate(name=name, function="count_distinct", arguments=(), type=kind, key=key)
         if function == "count" and isinstance(inner.this, exp.Star) and condition is None:
             return QueryAggregate(name=name, function="count", arguments=(), type=kind)
         given = [inner.this, inner.expression] if function == "corr" else [inner.this]
@@ -95,6 +103,14 @@ class AggregateReader:
         return QueryAggregate(
             name=name, function=function, arguments=tuple(arguments), type=kind, level=_level(inner), date=date
         )
+
+    def _identifier(self, node: exp.Distinct) -> str:
+        """The column of identifiers."""
+        column = node.expressions[0] if len(node.expressions) == 1 else None
+        if not isinstance(column, exp.Column) or not self.source.described(column).key:
+            shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+            raise refused(node, f"COUNT({shown}) counts the values of one column that is a key; declare key = true")
+        return self._identifiers.setdefault(text_of(column), f"d{len(self._identifiers)}")
 
     def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
         if condition is not None:

@@ -107,6 +107,8 @@ class _Planner:
             sample=self.sample,
             first=self.first,
         )
+        if self.sample is not None and plan.identifiers:
+            raise refused(self.tree, "COUNT(DISTINCT …) of a sample does not tell how many there are; leave one out")
         if self._unit is not None and (ranked := [each for each in aggregates if each.level is not None]):
             node = self.reader.found[list(self.reader.found)[aggregates.index(ranked[0])]]
             raise refused(node, f"{function_name(node)} of a join is not supported: one row may be joined with many")

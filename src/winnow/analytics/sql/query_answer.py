@@ -1,11 +1,13 @@
 """The answer to a statement as an object: `.table`, `.to_pandas()`, what was left out, and how sure numbers are."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.core import ConfigError
+from winnow.core.untrusted_text import one_line
 
 if TYPE_CHECKING:
     import pandas
@@ -45,7 +47,7 @@ class QueryAnswer:
         import pyarrow as arrow  # noqa: PLC0415 - needs the extra `query`
 
         rows = self.told_rows()
-        return arrow.table({name: [row.get(name) for row in rows] for name in self.told_columns()})
+        return arrow.table({name: _cells(name, [row.get(name) for row in rows]) for name in self.told_columns()})
 
     def told_columns(self) -> list[str]:
         """The columns, each followed by that of its standard errors if there is any."""
@@ -103,7 +105,10 @@ class QueryAnswer:
     def _write_table(self, path: Path, ending: str) -> None:
         from pyarrow import csv, parquet  # noqa: PLC0415
 
-        (csv.write_csv if ending == ".csv" else parquet.write_table)(self.table, path)
+        if ending == ".csv":
+            csv.write_csv(_without_maps(self.table), path)
+        else:
+            parquet.write_table(self.table, path)
 
     def __repr__(self) -> str:
         return f"QueryAnswer({len(self.rows)} rows: {', '.join(self.columns)})"
@@ -115,6 +120,30 @@ class QueryAnswer:
         rows = ["".join(f"<td>{escape(str(row.get(name)))}</td>" for name in names) for row in self.told_rows()]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><tr>{head}</tr>{body}</table><p>{escape(' '.join(self.notes()))}</p>"
+
+
+def _cells(name: str, values: Sequence[Any]) -> "arrow.Array":
+    """A column; histograms are maps from the edge of a bin to its rows."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    try:
+        if any(isinstance(each, dict) for each in values):
+            pairs = [None if each is None else [*each.items()] for each in values]
+            return arrow.array(pairs, arrow.map_(arrow.string(), arrow.int64()))
+        return arrow.array(values)
+    except (arrow.ArrowException, AttributeError, OverflowError):
+        raise ConfigError(f"column '{one_line(name)}' of the answer holds values of several types") from None
+
+
+def _without_maps(table: "arrow.Table") -> "arrow.Table":
+    """Histograms as JSON: a cell of CSV holds no map."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    for place, column in enumerate(table.columns):
+        if arrow.types.is_map(column.type):
+            texts = [None if each is None else json.dumps(dict(each)) for each in column.to_pylist()]
+            table = table.set_column(place, table.column_names[place], arrow.array(texts, arrow.string()))
+    return table
 
 
 def check_ending(path: Path) -> None:

@@ -8,9 +8,22 @@ from winnow.analytics.sql.plan_first_rows import FirstRows
 from winnow.analytics.stats.plan import NumberColumn
 
 Function: TypeAlias = Literal[
-    "count", "sum", "avg", "var", "var_pop", "stddev", "stddev_pop", "corr", "min", "max", "quantile", "quantile_cont"
+    "count",
+    "count_distinct",
+    "sum",
+    "avg",
+    "var",
+    "var_pop",
+    "stddev",
+    "stddev_pop",
+    "corr",
+    "min",
+    "max",
+    "quantile",
+    "quantile_cont",
 ]
 SPREADS = ("var", "var_pop", "stddev", "stddev_pop")
+DISTINCT = "count_distinct"
 SEARCHES = ("min", "max", "quantile", "quantile_cont")
 
 
@@ -51,6 +64,8 @@ class QueryAggregate:
     arguments: tuple[Argument, ...]
     type: str
     level: float | None = None
+    key: str | None = None
+    """Of COUNT(DISTINCT …): the column of identifiers."""
     date: bool = False
     """Whether its argument is a moment, in microseconds since 1970."""
 
@@ -82,6 +97,11 @@ class QueryPlan:
     """The part of the rows that each owner takes, by chance."""
     first: FirstRows | None = None
     """The statement is about the first rows of all owners."""
+
+    @cached_property
+    def identifiers(self) -> tuple[str, ...]:
+        """The columns whose different values are counted."""
+        return tuple(dict.fromkeys(each.key for each in self.aggregates if each.key is not None))
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:

@@ -129,6 +129,8 @@ def _needs(sql: str) -> frozenset[Permission]:
     from winnow.analytics.sql.spatial_functions import is_spatial  # noqa: PLC0415
 
     tree, needed = parse_sql(sql), set[Permission]({"aggregate"})
+    if tree.find(exp.Distinct):
+        needed.add("match")
     if tree.find(exp.Min, exp.Max):
         needed.add("extremes")
     ordered = [each.this for select in tree.find_all(exp.Select) for each in order_of(select)]
