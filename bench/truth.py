@@ -6,7 +6,6 @@ a folder with an environment `crowdkit` (crowd-kit, pandas, scikit-learn, nltk, 
 what is random is run with five seeds.
 """
 
-import csv
 import json
 import os
 import subprocess
@@ -19,12 +18,13 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays
-from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
+from winnow.analytics.truth.crowd_answers import CrowdAnswers
 from winnow.analytics.truth.truth_methods import METHODS
 from winnow.analytics.truth.truth_vectors import discover_plainly
+from winnow.papers.truth.known_truth import accuracy, read_crowd
 
 Scores = NDArray[np.float64]
-"""By item and label; the truth is the label with the highest."""
+"""By item and label, the truth being the label with the highest; of two labels, by item for the second."""
 ITERATIONS = 50
 START = 0.8
 LEAST = 1e-6
@@ -37,8 +37,7 @@ def majority(crowd: CrowdAnswers) -> Scores:
 
 def own(method: str, iterations: int) -> Callable[[CrowdAnswers], Scores]:
     def scores(crowd: CrowdAnswers) -> Scores:
-        found = discover_plainly(METHODS[method], crowd.arrays, iterations).confidence
-        return np.hstack([1 - found, found]) if found.shape[1] == 1 else found
+        return discover_plainly(METHODS[method], crowd.arrays, iterations).confidence
 
     return scores
 
@@ -96,11 +95,6 @@ RIVALS: dict[str, Callable[[CrowdAnswers], Scores]] = {
 }
 
 
-def accuracy(scores: Scores, truth: NDArray[np.int64]) -> float:
-    best = scores >= scores.max(axis=1, keepdims=True) - 1e-9
-    return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
-
-
 def by_crowdkit(place: Path, crowd: CrowdAnswers) -> dict[str, list[Scores]]:
     """What crowd-kit's methods find, by seed; nothing without its environment."""
     venvs = os.environ.get("TRUTH_VENVS")
@@ -125,10 +119,7 @@ def cell(values: list[float], best: float) -> str:
 def main(folder: Path) -> None:
     header: list[str] = []
     for place in sorted(path.parent for path in folder.glob("*/label.csv")):
-        crowd = read_answers(place / "label.csv", item="item", worker="worker", label="label")
-        with (place / "truth.csv").open() as file:
-            known = dict(list(csv.reader(file))[1:])
-        truth = np.array([crowd.labels.index(known[item]) for item in crowd.items])
+        crowd, truth = read_crowd(place)
         scores = {name: [rival(crowd)] for name, rival in RIVALS.items()} | by_crowdkit(place, crowd)
         found = {name: [accuracy(each, truth) for each in runs] for name, runs in scores.items()}
         if not header:

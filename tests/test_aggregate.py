@@ -15,6 +15,7 @@ from winnow.learn.aggregation import (
     PartialAggregation,
     TrustAggregation,
 )
+from winnow.learn.selection import TrustSelector
 
 SIZES = np.array([10, 30, 60, 100])
 POPULATION = Population(sizes=SIZES)
@@ -71,11 +72,14 @@ def test_trust_weighs_participants_by_name() -> None:
         ({**TRUST, "nord": 1.0}, r"aggregate.trust: there is no client 'nord'; did you mean 'north'\?"),
         ({"north": 1.0, "south": 1.0}, "aggregate.trust does not name east, west; a client that must not count"),
         (dict.fromkeys(NAMES, 0.0), "aggregate.trust is 0 for all clients"),
+        ({**dict.fromkeys(NAMES, 1.0), "client 2": 0.5}, "aggregate.trust names a client twice"),
     ],
 )
 def test_trust_of_others_than_the_clients_is_refused(trust: dict[str, float], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         TrustAggregation(trust=trust).for_clients(NAMES)
+    with pytest.raises(ConfigError, match=line.replace("aggregate", "select")):
+        TrustSelector(trust=trust).for_clients(NAMES)
 
 
 def test_trust_counts_in_a_run_by_the_owners_names() -> None:
@@ -85,17 +89,25 @@ def test_trust_counts_in_a_run_by_the_owners_names() -> None:
     x = rng.normal(size=(sum(sizes), 4))
     frame = {f"x{k}": x[:, k] for k in range(4)} | {"y": x[:, 0] > 0, "owner": np.repeat(names, sizes)}
 
-    def model_after_a_round(**trust: float) -> dict[str, torch.Tensor]:
+    def after_a_round(**parts: dict[str, object]) -> dict[str, torch.Tensor]:
         settings = {"targets": "y", "owner": "owner", "algorithm": "fedavg", "rounds": 1, "select": {"fraction": 1.0}}
-        rule = {"name": "trust", "weights": "uniform", "trust": trust}
-        return winnow.run(data=frame, progress=False, **settings, aggregate=rule).personal(0).state_dict()
+        return winnow.run(data=frame, progress=False, **{**settings, **parts}).personal(0).state_dict()
+
+    def model_after_a_round(**trust: float) -> dict[str, torch.Tensor]:
+        return after_a_round(aggregate={"name": "trust", "weights": "uniform", "trust": trust})
 
     own = [model_after_a_round(**{name: float(name == other) for name in names}) for other in names]
     mixed = model_after_a_round(ada=0.2, cy=1.5, bea=0.3)
     for name, tensor in mixed.items():
         torch.testing.assert_close(tensor, 0.1 * own[0][name] + 0.15 * own[1][name] + 0.75 * own[2][name])
+    one = {"name": "trust", "trust": {"ada": 0.0, "bea": 0.4, "cy": 0.0}}
+    selected = after_a_round(select=one, aggregate={"name": "partial"})
+    for name, tensor in selected.items():
+        torch.testing.assert_close(tensor, own[1][name], msg="who is not trusted at all is never selected")
     with pytest.raises(ConfigError, match=r"aggregate.trust does not name bea, cy; a client"):
         model_after_a_round(ada=1.0)
+    with pytest.raises(ConfigError, match=r"select.trust does not name bea, cy; a client"):
+        after_a_round(select={"name": "trust", "trust": {"ada": 1.0}})
 
 
 def test_full_keeps_the_previous_model_for_those_left_out() -> None:

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from selecting import people
 from selecting import selection_context as context_without_reference
 from winnow.core import ConfigError, Population, Reply, Task
 from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.algorithms.srpfl import DoublingSelector
 from winnow.learn.representation_profile import Profile, divergence
-from winnow.learn.selection import SelectionContext, UniformSelector, draw
+from winnow.learn.selection import SelectionContext, TrustSelector, UniformSelector, draw
 
 LOG_WEIGHTS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
@@ -67,6 +69,24 @@ def test_uniform_invites_everyone_alike() -> None:
         invitation = selection.propose(replace(context_without_reference(number), rng=rng))
         seen[invitation.clients] += 1
     assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(7), 1 / 7))
+
+
+def test_trust_draws_clients_in_proportion_and_nobody_without() -> None:
+    trust = {"ada": 0.9, "bea": 0.0, "client 2": 0.1, "dan": 0.5}
+    selection = TrustSelector(trust=trust, count=1).for_clients(("ada", "bea", "cy", "dan")).start(people(5, 5, 5, 5))
+    seen, rng = np.zeros(4), np.random.default_rng(4)
+    for number in range(1, 4_001):
+        seen[selection.propose(replace(context_without_reference(number), rng=rng)).clients] += 1
+    assert seen[1] == 0
+    assert chi_square_accepts({k: seen[k] for k in (0, 2, 3)}, {0: 0.6, 2: 0.1 / 1.5, 3: 0.5 / 1.5})
+    everybody = TrustSelector(trust=trust).for_clients(("ada", "bea", "cy", "dan")).start(people(5, 5, 5, 5))
+    assert everybody.propose(context_without_reference(1)).clients.tolist() == [0, 2, 3]
+    doubled = DoublingSelector.model_validate({"count": 2, "sample": {"name": "trust", "trust": trust}})
+    sampled = doubled.for_clients(("ada", "bea", "cy", "dan")).start(people(5, 5, 5, 5))
+    drawn = [sampled.propose(replace(context_without_reference(k), rng=rng)).clients.tolist() for k in range(1, 99)]
+    assert {client for clients in drawn for client in clients} == {0, 2, 3}
+    with pytest.raises(ConfigError, match="cannot select 4 clients, since 3 have trust above 0"):
+        TrustSelector(trust=trust, count=4).cohort_size(4)
 
 
 REFERENCE = Profile(mean=np.zeros(3, np.float32), variance=np.ones(3, np.float32))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import winnow
 from command_line import call
 from crowd import crowd_set
+from winnow.analytics.truth.truth_report import TruthReport
 
 ANSWERS = """question,person,answer
 q1,ann,yes
@@ -140,6 +142,29 @@ def test_owners_of_a_table_are_asked_alike_by_command_and_in_python(
         refused = call(capsys, "truth", "answers", *options)
         assert refused.code == 2
         assert line in refused.err
+
+
+def test_trust_is_written_for_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of TOML whatever participants are called; who gave no answer is not named, so the training asks for it."""
+    names = {"ann": 'so "ann" 😀', "bob": "bob\x1b]0;\\", "eve": "eve"}
+    path = tmp_path / "answers.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        for question, person, answer in csv.reader(ANSWERS.splitlines()):
+            writer.writerow([question, names.get(person, person), answer])
+        writer.writerow(["q4", "kim", ""])
+    said = call(capsys, "truth", path, *COLUMNS, "--weights")
+    assert said.code == 0, said.err
+    assert said.out.count("\n") == 1
+    told = tomllib.loads(said.out)["aggregate"]
+    report = winnow.truth(path, item="question", worker="person", label="answer")
+    assert told["name"] == report.training_weights["name"] == "trust"
+    assert [*told["trust"].values()] == pytest.approx([*report.training_weights["trust"].values()], rel=1e-5)
+    assert [*report.training_weights["trust"]] == [*names.values()]
+    assert {names["ann"], "eve"} <= {*told["trust"]}
+    untold = TruthReport({"participants": [{"worker": "ann", "trust": None}]})
+    with pytest.raises(winnow.WinnowError, match=r"nobody's trust is told; ask owners of a table for it \(--trust\)"):
+        _ = untold.training_weights
 
 
 def test_columns_may_come_as_objects(data_directory: Path) -> None:

@@ -169,7 +169,7 @@ def _show(report: "TruthReport", csv: Path | None, out: Path | None, *, as_json:
         say(f"Report: {report.write(out)}")
     if weights:
         known = report.training_weights["trust"].items()
-        shares = ", ".join(f"{json.dumps(one_line(name))} = {trust:.6g}" for name, trust in known)
+        shares = ", ".join(f"{json.dumps(one_line(name), ensure_ascii=False)} = {trust:.6g}" for name, trust in known)
         typer.echo(f'aggregate = {{ name = "trust", trust = {{ {shares} }} }}')
     elif as_json:
         write_json(report.answer)

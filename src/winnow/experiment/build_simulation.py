@@ -144,7 +144,8 @@ def prepare_run(
     )
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan, site = setup.plan(sizes, federated.reference), setup.model.site(data, local_test)
+    plan = setup.plan(sizes, federated.reference, federated.client_names)
+    site = setup.model.site(data, local_test)
     training = setup.workflow(
         plan,
         sizes=sizes,

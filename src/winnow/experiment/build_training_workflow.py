@@ -167,17 +167,19 @@ class TrainingSetup:
         labels = None if self.classes is None else self.preprocessing.labels(self.classes)
         return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
-    def plan(self, sizes: NDArray[np.int64], reference: Examples) -> TrainingPlan:
-        """The run with clients of these sizes and this reference set; whatever cannot work is refused here, before
-        anything is written.
+    def plan(self, sizes: NDArray[np.int64], reference: Examples, names: Sequence[str]) -> TrainingPlan:
+        """The run with clients of these sizes and names, and this reference set; whatever cannot work is refused here,
+        before anything is written.
         """
         experiment, module, layer = self.experiment, self.model.module, self.model.layer
         probe_x, select = self.model.probe[0], experiment.select
         check_outputs(module, probe_x, self.classes, self.model.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
-        select.start(Population(sizes=sizes))  # refuses what cannot be selected
+        whole = experiment.composed()
+        whole = replace(whole, select=select.for_clients(names), aggregate=whole.aggregate.for_clients(names))
+        whole.select.start(Population(sizes=sizes))  # refuses what cannot be selected
         self._open_accountant(Population(sizes=sizes))  # refuses a budget that does not last for one round
-        check_cohort(experiment.composed(), len(sizes))
+        check_cohort(whole, len(sizes))
         shared = {name: tensor for name, tensor in self.model.initial.items() if name not in self.private}
         with _naming_features(self.preprocessing):
             execution = self.model.execution
@@ -193,7 +195,7 @@ class TrainingSetup:
             reference_clients=experiment.reference_clients,
             profile_length=elements * (profile_classes.count if profile_classes else 1),
         )
-        for part in (*experiment.filters, *experiment.composed().parts):
+        for part in (*experiment.filters, *whole.parts):
             part.check_data(summary)
         notices = (
             self.preprocessing.notice(),
@@ -206,7 +208,7 @@ class TrainingSetup:
             estimator_notice(self.estimator),
         )
         return TrainingPlan(
-            algorithm=experiment.composed(),
+            algorithm=whole,
             rounds=experiment.rounds,
             seed=experiment.seed,
             metrics=self.model.metrics,
@@ -242,8 +244,6 @@ class TrainingSetup:
         """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'. On those that
         are `server_labelled` the server trains itself, if its part of the algorithm does.
         """
-        algorithm = replace(plan.algorithm, aggregate=plan.algorithm.aggregate.for_clients(names))
-        plan = replace(plan, algorithm=algorithm)
         held, tested = self._tensors(reference), self._tensors(test)
         evaluator = build_evaluator(
             self.experiment,

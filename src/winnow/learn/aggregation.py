@@ -6,7 +6,7 @@ repeat bit for bit.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,14 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from winnow.core import Arrays, Choice, ConfigError, Population, suggest
-from winnow.core.join_names import listed
+from winnow.core import Arrays, Choice, Population
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.client_numbers import client_key, numbers_by_name
+from winnow.learn.client_numbers import TrustByName, client_key, trust_by_key
 from winnow.learn.stack import ModelState
-
-MAX_NAMED = 10
-"""Clients that one line names."""
 
 
 class Contribution(Struct, frozen=True, kw_only=True, gc=False):
@@ -222,7 +218,7 @@ class TrustAggregation(AggregationRule):
     """
 
     name: Literal["trust"] = "trust"
-    trust: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(min_length=1)
+    trust: TrustByName = Field(min_length=1)
     weights: Literal["size", "uniform"] = "size"
     needs_only_sums: ClassVar[bool] = True
 
@@ -231,18 +227,7 @@ class TrustAggregation(AggregationRule):
         return True
 
     def for_clients(self, names: Sequence[str]) -> AggregationRule:
-        number_of = numbers_by_name(names)
-        for name in self.trust:
-            if name not in number_of:
-                raise ConfigError(f"aggregate.trust: there is no client {name!r}; {suggest(name, list(number_of))}")
-        found = {number_of[name]: trust for name, trust in self.trust.items()}
-        if absent := [name for number, name in enumerate(names) if number not in found]:
-            raise ConfigError(
-                f"aggregate.trust does not name {listed(absent, MAX_NAMED)}; a client that must not count has 0"
-            )
-        if not any(found.values()):
-            raise ConfigError("aggregate.trust is 0 for all clients; one of them has to count")
-        return self.model_copy(update={"trust": {client_key(number): found[number] for number in sorted(found)}})
+        return self.model_copy(update={"trust": trust_by_key(self.trust, names, "aggregate.trust")})
 
     def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         trusts = np.array([self.trust[client_key(number)] for number in range(len(population))])

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from winnow.core import UNTIL_ALL, Choice, ConfigError, Population, Reply, Until
 from winnow.learn.algorithm_part import AlgorithmPart, DataSummary
+from winnow.learn.client_numbers import TrustByName, client_key, trust_by_key
 from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
 from winnow.learn.reply_checks import Rejection, unexpected_fault
@@ -156,6 +157,10 @@ class Selector(Choice, AlgorithmPart):
     def check_data(self, data: DataSummary) -> None:
         self.comparison.check_data(data)
 
+    def for_clients(self, names: Sequence[str]) -> "Selector":
+        """The rule where clients are called so; it raises a `ConfigError` if its settings name others."""
+        return self
+
     @abstractmethod
     def start(self, population: Population) -> Selection: ...
 
@@ -252,3 +257,32 @@ class _UniformSelection(Selection):
         drawn = context.rng.choice(self._clients, self._count, replace=self._replacement)
         clients, counts = np.unique(drawn, return_counts=True)
         return SelectedClients(clients=clients, counts=counts)
+
+
+class TrustSelector(Selector):
+    """Clients are drawn with probability p_k = τ_k / Σ τ; who has τ = 0 never is.
+
+    `trust` has τ of every client by its name, such as truth discovery finds it.
+    """
+
+    name: Literal["trust"] = "trust"
+    trust: TrustByName = Field(min_length=1)
+
+    def for_clients(self, names: Sequence[str]) -> Selector:
+        return self.model_copy(update={"trust": trust_by_key(self.trust, names, "select.trust")})
+
+    def start(self, population: Population) -> Selection:
+        with np.errstate(divide="ignore"):  # who is not trusted at all has −∞, and is never drawn
+            trusts = np.log([self.trust[client_key(number)] for number in range(len(population))])
+        return WeightedSelection(trusts, self.cohort_size(len(population)), replacement=self.replacement)
+
+    def cohort_size(self, clients: int) -> int:
+        """Without replacement, no more than are trusted."""
+        size, trusted = super().cohort_size(clients), sum(value > 0 for value in self.trust.values())
+        if self.replacement or size <= trusted:
+            return size
+        if self.count is not None:
+            raise ConfigError(
+                f"select.count: cannot select {self.count} clients, since {trusted} have trust above 0; lower it"
+            )
+        return trusted

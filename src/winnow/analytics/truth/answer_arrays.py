@@ -53,3 +53,10 @@ class AnswerArrays:
         counts = np.bincount(self.workers, minlength=self.worker_count)
         sums = np.bincount(self.workers, values, self.worker_count)
         return np.where(counts > 0, sums / np.maximum(counts, 1), empty)
+
+    def sum_by_item(self, values: Numbers) -> Numbers:
+        """The sums over each item's answers, of which each has a row of values; zeros for items without any."""
+        sums = np.zeros((self.item_count, values.shape[1]))
+        for place, column in enumerate(values.T):
+            sums[:, place] = np.bincount(self.items, column, self.item_count)
+        return sums

@@ -14,10 +14,7 @@ def vector_length(method: TruthMethod, items: int, classes: int) -> int:
 def added_by(method: TruthMethod, answers: AnswerArrays, estimate: TruthEstimate | None) -> Numbers:
     """What the workers of these answers add together; zeros for items that none of them answered."""
     of_answers, of_workers = method.contributions(answers, estimate)
-    by_item = np.zeros((answers.item_count, of_answers.shape[1]))
-    for place, part in enumerate(of_answers.T):
-        by_item[:, place] = np.bincount(answers.items, part, answers.item_count)
-    return np.concatenate([by_item.reshape(-1), of_workers.sum(axis=0)])
+    return np.concatenate([answers.sum_by_item(of_answers).reshape(-1), of_workers.sum(axis=0)])
 
 
 def estimate_from(method: TruthMethod, total: Numbers, items: int, before: TruthEstimate | None) -> TruthEstimate:

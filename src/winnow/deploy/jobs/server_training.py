@@ -52,7 +52,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)
-    plan = setup.plan(sizes, held[0] or nothing)
+    plan = setup.plan(sizes, held[0] or nothing, run.client_names)
     training = setup.workflow(
         plan,
         sizes=sizes,

@@ -96,6 +96,9 @@ class DoublingSelector(Selector):
     def check_data(self, data: DataSummary) -> None:
         self.sampler.check_data(data)
 
+    def for_clients(self, names: Sequence[str]) -> Selector:
+        return self if self.sample is None else self.model_copy(update={"sample": self.sample.for_clients(names)})
+
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
         return self.sampler.layer_for(module, x)
 

@@ -13,17 +13,18 @@ from winnow.papers.truth.dropout_figures import DataLeftFigure, FailureFigure, R
 LIGHTS = (
     "Synthetic reports in the place of the paper's taxis: 96 events, of which each participant reports a fifth, and"
     " errs at a rate from U[0, 0.5]; half of the participants open a sum; ten repeats a seed (the paper has 50 in"
-    " all). The paper prints no numbers; it finds α = 3 the best of its updates and logistic ahead of sum. Where too"
-    " few are left, the last confidences count. Kept shares, which are not in the paper, leave whoever goes in the"
-    " sums with the last vector."
+    " all), worked out from the sums that the protocol opens, without shares. The paper prints no numbers; it finds"
+    " α = 3 the best of its updates and logistic ahead of sum. Where too few are left, the last confidences count."
+    " Kept shares, which are not in the paper, leave whoever goes in the sums with the last vector."
 )
 
 TRUTH = Paper(
     name="truth",
     title="FedTruthFinder, reproduced",
     lead=(
-        "Figures 3 to 6 and 8 of FedTruthFinder, by runs of Winnow's private protocol with participants who leave"
-        " for good with probability p an iteration. Where the paper's text gives a number it stands beside ours."
+        "Figures 3 to 6 and 8 of FedTruthFinder, with participants who leave for good with probability p an iteration."
+        " Figures 3, 4 and 8 are runs of Winnow's private protocol; where accuracy is averaged over many runs, the same"
+        " sums are worked out without shares. Where the paper's text gives a number it stands beside ours."
     ),
     items=(
         DataLeftFigure(
@@ -88,7 +89,7 @@ TRUTH = Paper(
                 name=f"crowds-{name.lower()}",
                 title=f"Besides the paper: {name}",
                 about=f"Accuracy of logistic on a public set of answers (`crowd/{name}` in the data folder), with eight"
-                " runs a seed where participants leave.",
+                " runs a seed where participants leave; half of them have to be there.",
                 crowd=name,
                 x_title="p",
                 y_title="Accuracy",

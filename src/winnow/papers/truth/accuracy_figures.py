@@ -1,29 +1,17 @@
 """Figure 6: accuracy by participants and by losses; and the same rules on real crowds."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-from numpy.typing import NDArray
-
-from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
 from winnow.data.directories import data_directories
 from winnow.papers.paper import ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines
 from winnow.papers.truth.curve_item import CurveItem, Missing
-from winnow.papers.truth.simulated_run import (
-    ADAPTIVE,
-    AS_IS,
-    KEPT,
-    RULES,
-    LeavingRule,
-    accuracy,
-    run_with_leavers,
-    traffic_lights,
-)
+from winnow.papers.truth.known_truth import accuracy, read_crowd
+from winnow.papers.truth.leavers import estimate_with_leavers
+from winnow.papers.truth.simulated_run import ADAPTIVE, AS_IS, KEPT, RULES, LeavingRule, traffic_lights
 
 REPEATS = 10
 """Of a seed; five seeds make the paper's 50."""
@@ -54,7 +42,7 @@ class LightsFigure(CurveItem):
 
     def _accuracy(self, participants: int, loss: float, rule: LeavingRule, seed: int, method: str) -> float:
         answers, truth = traffic_lights(participants, seed)
-        return accuracy(run_with_leavers(answers, rule, dropout=loss, seed=seed, method=method)[0], truth)
+        return accuracy(estimate_with_leavers(answers, rule, dropout=loss, seed=seed, method=method), truth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +62,10 @@ class CrowdFigure(CurveItem):
         folder = crowd_folder(self.crowd, wanted.data_directory)
         assert folder is not None
         rule = next(each for each in RULES if each.name == series)
-        crowd = read_answers(folder / "label.csv", item="item", worker="worker", label="label")
-        truth = _known_truth(folder, crowd)
+        crowd, truth = read_crowd(folder)
         for loss in places:
             seeds = [self.repeats * seed + number for number in range(self.repeats if loss else 1)]
-            runs = (run_with_leavers(crowd.arrays, rule, dropout=loss, seed=each)[0] for each in seeds)
+            runs = (estimate_with_leavers(crowd.arrays, rule, dropout=loss, seed=each) for each in seeds)
             yield fmean(accuracy(found, truth) for found in runs)
 
     def missing(self, wanted: ReproductionOptions, lines: ResultLines) -> Missing:
@@ -90,9 +77,3 @@ def crowd_folder(name: str, data_directory: Path | None) -> Path | None:
     """Where a set of answers lies: label.csv (item, worker, label) and truth.csv (item, truth)."""
     places = (each / "crowd" / name for each in data_directories(data_directory))
     return next((place for place in places if (place / "label.csv").is_file()), None)
-
-
-def _known_truth(folder: Path, crowd: CrowdAnswers) -> NDArray[np.int64]:
-    with (folder / "truth.csv").open(encoding="utf-8") as file:
-        known = dict(list(csv.reader(file))[1:])
-    return np.array([crowd.labels.index(known[item]) for item in crowd.items])

@@ -44,8 +44,8 @@ class DataLeftFigure(CurveItem):
             return [float((gone > 2 * x).sum()) for x in places]
         _, there = run_with_leavers(one_event(PARTICIPANTS), KEPT, dropout=loss, seed=seed, threshold=MIN_THRESHOLD)
         if way == KEPT.name:  # whoever dealt once stays in the sums
-            return [float(there[0])] * len(places)
-        return [float(count) for count in there]
+            return [float(len(there[0]))] * len(places)
+        return [float(len(each)) for each in there]
 
     def expected(self, series: str, x: float) -> float | None:
         way, loss = _way_and_loss(series)

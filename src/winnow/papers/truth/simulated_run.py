@@ -63,8 +63,8 @@ def run_with_leavers(
     seed: int,
     method: str = "logistic",
     threshold: int | None = None,
-) -> tuple[TruthDiscovery, list[int]]:
-    """The workflow after at most ten iterations, by default with half of the participants as threshold; how many were
+) -> tuple[TruthDiscovery, list[NDArray[np.int64]]]:
+    """The workflow after at most ten iterations, by default with half of the participants as threshold; who was
     there in each iteration that was finished.
     """
     terms = agree_on_terms(
@@ -78,14 +78,4 @@ def run_with_leavers(
     )
     workflow = TruthDiscovery(terms, alpha=rule.alpha)
     events = workflow.run(simulate_participants(terms, answers, dropout=dropout, seed=seed))
-    return workflow, [len(event.aggregated) for event in events if isinstance(event, RoundFinished)]
-
-
-def accuracy(workflow: TruthDiscovery, truth: NDArray[np.int64]) -> float:
-    """The share of right items, a tie shared evenly; half where no sum was opened at all."""
-    if workflow.estimate is None:
-        return 0.5
-    found = workflow.estimate.confidence
-    scores = np.hstack([1 - found, found]) if found.shape[1] == 1 else found
-    best = scores >= scores.max(axis=1, keepdims=True) - 1e-9
-    return float((best[np.arange(len(truth)), truth] / best.sum(axis=1)).mean())
+    return workflow, [event.aggregated for event in events if isinstance(event, RoundFinished)]
