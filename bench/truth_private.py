@@ -8,6 +8,7 @@ size     20,000 items × 800 participants with 15 holders: seconds and memory
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, process_time
@@ -30,7 +31,6 @@ HOLDERS = 15
 LETTER_BYTES = 200
 """What a letter may take besides its shares."""
 LEFT_IN = (3, 5, 10)
-MAX_LEAVERS = 40
 
 
 def main(what: str, *folder: str) -> None:
@@ -87,34 +87,45 @@ def _sets(folder: Path) -> Iterator[tuple[str, CrowdAnswers, tuple[str, ...]]]:
 
 
 def leavers(folder: Path) -> Iterator[str]:
-    yield from _header("set, iteration", "guessing", "adaptive, most", "kept, most", "kept, least")
+    """Each cell has the mean over all who could leave, and over the fifth that answered most."""
+    yield from _header("set, method, iteration", "guessing", "adaptive, most", "kept, most", "kept, least")
     for name, crowd, methods in _sets(folder):
-        for left_in in LEFT_IN if "logistic" in methods else ():
-            answers, who = crowd.arrays, some_leavers(crowd.arrays)
-            guessed = np.mean([len(items_of(answers, leaver)) / answers.item_count for leaver in who])
-            shares = [
-                np.mean([share_found(answers, leaver, rule, left_in, least=least) for leaver in who])
-                for rule, least in ((ADAPTIVE[-1], False), (KEPT, False), (KEPT, True))
-            ]
-            yield _row(f"{name}, {left_in}", *(f"{share:.3f}" for share in (guessed, *shares)))
+        answers = crowd.arrays
+        if len(answers.items) == answers.item_count * answers.worker_count:
+            continue  # everybody answered everything, so there is nothing to find
+        for method, left_in in product(sorted({*methods} & {"sum", "logistic"}), LEFT_IN):
+            yield _row(f"{name}, {method}, {left_in}", *_given_away(answers, method, left_in))
 
 
-def some_leavers(answers: AnswerArrays) -> Indices:
-    """Up to so many participants with answers, evenly spread."""
-    gave = np.unique(answers.workers)
-    return gave[np.linspace(0, len(gave) - 1, min(MAX_LEAVERS, len(gave))).astype(int)]
+def _given_away(answers: AnswerArrays, method: str, left_in: int) -> list[str]:
+    who, counts = np.unique(answers.workers, return_counts=True)
+    busiest = counts >= np.quantile(counts, 0.8)
+    guessed = [counts / answers.item_count]
+    found = [
+        np.array([share_found(answers, leaver, rule, left_in, method=method, least=least) for leaver in who])
+        for rule, least in ((ADAPTIVE[-1], False), (KEPT, False), (KEPT, True))
+    ]
+    return [f"{shares.mean():.3f}, {shares[busiest].mean():.3f}" for shares in guessed + found]
 
 
 def items_of(answers: AnswerArrays, worker: int) -> Indices:
     return np.unique(answers.items[answers.workers == worker])
 
 
-def share_found(answers: AnswerArrays, leaver: int, rule: LeavingRule, left_in: int, *, least: bool = False) -> float:
+def share_found(
+    answers: AnswerArrays,
+    leaver: int,
+    rule: LeavingRule,
+    left_in: int,
+    *,
+    method: str = "logistic",
+    least: bool = False,
+) -> float:
     """The share of a leaver's items among as many whose sums change most, or least, when it leaves."""
     everybody = np.ones(answers.worker_count, bool)
     without = np.arange(answers.worker_count) != leaver
     present = [everybody] * (left_in - 1) + [without]
-    *_, before, after = (sums for sums, _ in sums_with_leavers(answers, rule, present))
+    *_, before, after = (sums for sums, _ in sums_with_leavers(answers, rule, present, method))
     change = np.abs(after - before).sum(axis=1)
     own = items_of(answers, leaver)
     order = np.argsort(change if least else -change, kind="stable")

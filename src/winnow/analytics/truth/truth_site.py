@@ -13,10 +13,9 @@ from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
 from winnow.analytics.truth.truth_vectors import added_by
 from winnow.analytics.truth.vector_shares import (
     Elements,
-    P,
-    add_elements,
     decode_elements,
     encode_elements,
+    in_field,
     split_vector,
     to_fixed_point,
 )
@@ -56,8 +55,7 @@ class TruthSite:
         self._only_once(task, told)
         vector = own_vector(terms, self._answers[task.client], estimate)
         last = _kept(task, DEALT, terms) if terms.dropouts == KEPT else np.zeros_like(vector)
-        change = add_elements(vector, np.where(last > 0, np.uint32(P) - last, last))
-        shares = split_vector(change, terms.holders, terms.threshold)
+        shares = split_vector(in_field(vector.astype(np.int64) - last), terms.holders, terms.threshold)
         messages = {
             holder: terms.header(task.round, task.client, holder) + encode_elements(row)
             for holder, row in zip(terms.holders, shares, strict=True)
@@ -74,9 +72,11 @@ class TruthSite:
         for stranger in sorted({*task.peer_messages} - {*senders}):
             raise SharesError(f"there is a message of participant {stranger}, who is not among the senders", stranger)
         kept = terms.dropouts == KEPT
-        total = _kept(task, TOTAL, terms) if kept else np.zeros(terms.length, np.uint32)
+        before = _kept(task, TOTAL, terms) if kept else np.zeros(terms.length, np.uint32)
+        added = before.astype(np.int64)
         for sender in senders:
-            total = add_elements(total, self._shares(task, sender))
+            added += self._shares(task, sender)
+        total = in_field(added)
         state = {**task.client_state, TOTAL: {VALUES: total}} if kept else task.client_state
         return Reply(task=task, payload={SUM: {VALUES: total}}, new_client_state=state)
 

@@ -36,7 +36,7 @@ def bits_behind_point(participants: int, bound: float) -> int:
 
 
 def to_fixed_point(values: NDArray[np.float64], bits: int) -> Elements:
-    return (np.rint(values * (1 << bits)).astype(np.int64) % P).astype(np.uint32)
+    return in_field(np.rint(values * (1 << bits)).astype(np.int64))
 
 
 def from_fixed_point(elements: Elements, bits: int) -> NDArray[np.float64]:
@@ -80,10 +80,9 @@ def decode_elements(data: bytes, length: int) -> Elements:
     return elements.astype(np.uint32, copy=False)
 
 
-def add_elements(total: Elements, more: Elements) -> Elements:
-    """The sum modulo P."""
-    added = total + more  # below 2^32
-    return np.where(added >= P, added - np.uint32(P), added)
+def in_field(numbers: NDArray[np.int64]) -> Elements:
+    """The same modulo P."""
+    return (numbers % P).astype(np.uint32)
 
 
 def _random(shape: tuple[int, int]) -> Elements:
