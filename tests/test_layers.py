@@ -9,7 +9,7 @@ ROOT = Path(winnow.__file__).parent
 LAYERS = [
     *("core", "terminal_tables", "fleet", "data", "learn", "privacy", "simulate"),
     *("runs", "tracking", "report", "config", "explain", "analytics", "experiment", "progress", "deploy"),
-    *("papers", "questions", "api", "cli"),
+    *("web", "papers", "questions", "api", "cli"),
 ]
 FORBIDDEN = {
     "core": {"torch", "socket", "time", "pathlib", "grpc"},

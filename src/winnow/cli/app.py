@@ -38,6 +38,7 @@ from winnow.cli.site import site
 from winnow.cli.stats import stats
 from winnow.cli.truth import truth
 from winnow.cli.typer_help_patch import hide_python_types
+from winnow.cli.ui import ui
 from winnow.cli.version import print_version, version
 
 EXPERIMENTS, QUESTIONS, RESULTS, CATALOGUES = "Experiments", "Questions", "Results", "Catalogues"
@@ -161,6 +162,7 @@ app.command(
     rich_help_panel=RESULTS,
     epilog=_examples("winnow report runs/demo-fedprof-seed0", "winnow report runs/a runs/b --out both.html"),
 )(report)
+app.command(rich_help_panel=RESULTS, epilog=_examples("winnow ui", "winnow ui runs other --port 9000 --no-browser"))(ui)
 app.command(
     rich_help_panel=RESULTS,
     epilog=_examples(

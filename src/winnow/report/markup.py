@@ -1,13 +1,40 @@
 """Pieces of HTML. Every text is escaped here, so nothing from a file can become markup."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import TypeAlias
 
 import plotly.graph_objects as go
 
 
+@dataclass(frozen=True, slots=True)
+class MarkupCell:
+    """A cell that is markup already: made here, of texts that were escaped here."""
+
+    html: str
+
+
+TableCell: TypeAlias = str | MarkupCell
+
+
+def link_cell(text: str, address: str) -> MarkupCell:
+    return MarkupCell(link(text, address))
+
+
+def checkbox_cell(name: str, value: str, label: str) -> MarkupCell:
+    """A box to tick, with what it is for as its label for those who do not see the row."""
+    return MarkupCell(
+        f'<input type="checkbox" name="{escape(name)}" value="{escape(value)}" aria-label="{escape(label)}">'
+    )
+
+
+def link(text: str, address: str) -> str:
+    return f'<a href="{escape(address)}">{escape(text)}</a>'
+
+
 def html_table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[str] = ()
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[TableCell]], *, texts: Collection[str] = ()
 ) -> str:
     """A table whose first column names the row; the others are numbers, or `texts` by their titles."""
     kinds = ["text" if title in texts else "" for title in header]
@@ -18,7 +45,7 @@ def html_table(
 def searchable_table(
     caption: str,
     header: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[TableCell]],
     *,
     texts: Collection[str],
     verdicts: str,
@@ -44,20 +71,24 @@ def _table(caption: str, header: Sequence[str], kinds: Sequence[str], body: str)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _row(row: Sequence[str], kinds: Sequence[str], *, folded: bool = False) -> str:
+def _row(row: Sequence[TableCell], kinds: Sequence[str], *, folded: bool = False) -> str:
     cells = "".join(
-        f"<td{_class(kind)}{_verdict(cell, kind)}>{escape(cell)}</td>"
+        f"<td{_class(kind)}{_verdict(cell, kind)}>{_content(cell)}</td>"
         for cell, kind in zip(row[1:], kinds[1:], strict=True)
     )
-    return f'<tr{" data-folded" * folded}><th scope="row">{escape(row[0])}</th>{cells}</tr>'
+    return f'<tr{" data-folded" * folded}><th scope="row">{_content(row[0])}</th>{cells}</tr>'
+
+
+def _content(cell: TableCell) -> str:
+    return cell.html if isinstance(cell, MarkupCell) else escape(cell)
 
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-def _verdict(cell: str, kind: str) -> str:
-    return f' data-verdict="{escape(cell)}"' if kind == "verdict" else ""
+def _verdict(cell: TableCell, kind: str) -> str:
+    return f' data-verdict="{_content(cell)}"' if kind == "verdict" else ""
 
 
 def card(title: str, value: str, note: str) -> str:

@@ -39,15 +39,29 @@ def write_report(
     """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy, and
     `why_not_assessed` why nothing is known of its clients' data.
     """
+    check_one_metric(runs)
+    text = page(*report_parts(group_by_experiment(runs), explain, why_not_assessed))
+    with one_line_errors(path):
+        write_text_atomically(path, text)
+    return path
+
+
+def check_one_metric(runs: Sequence[RunView]) -> None:
+    """Refuse what no report can have: no run, or runs that are not evaluated by the same metric."""
     if not runs:
         raise RunError("no runs given; name at least one run folder")
     metrics = sorted({run.label.metric for run in runs})
     if len(metrics) > 1:
         raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
-    groups = group_by_experiment(runs)
+
+
+def report_parts(
+    groups: Groups, explain: ExplainPrivacy = no_explanation, why_not_assessed: WhyNotAssessed = no_reason
+) -> tuple[str, str, str]:
+    """The title of a report, the line below it, and its sections."""
     private = partial(privacy_section, explain=explain)
     clients = partial(client_quality_section, why_not_assessed=why_not_assessed)
-    alone = len(runs) == 1  # of several runs, how they compare comes first
+    alone = sum(map(len, groups.values())) == 1  # of several runs, how they compare comes first
     sections: list[Callable[[Groups], str]] = [
         *([clients] if alone else []),
         summary_section,
@@ -66,10 +80,7 @@ def write_report(
         _rejections,
         _configurations,
     ]
-    text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
-    with one_line_errors(path):
-        write_text_atomically(path, text)
-    return path
+    return _title(groups), _lead(groups), "".join(part(groups) for part in sections)
 
 
 def _title(groups: Groups) -> str:

@@ -34,14 +34,19 @@ class _Group:
 
 
 def group_by_experiment(views: Sequence[RunView]) -> dict[str, list[RunPlotData]]:
+    """The runs of each experiment by its name here, read from their logs."""
+    return group_plot_data([(view, read_plot_data(view)) for view in views])
+
+
+def group_plot_data(runs: Sequence[tuple[RunView, RunPlotData]]) -> dict[str, list[RunPlotData]]:
     """The runs of each experiment by its name here, in order of appearance; a run that is given twice counts once.
 
     Runs with the same settings and the same seed that went differently differ in something that a configuration does
     not tell (an object or a code that Python passed): they are never averaged as if they were seeds.
     """
     groups: list[_Group] = []
-    for view in views:
-        run, settings = read_plot_data(view), _settings(view) if len(views) > 1 else {}
+    for view, run in runs:
+        settings = _settings(view) if len(runs) > 1 else {}
         alike = [g for g in groups if (g.algorithm, g.settings) == (view.label.algorithm, settings)]
         if any(group.contains(view, run) for group in alike):
             continue

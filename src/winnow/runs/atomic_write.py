@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 from winnow.core import RunError, WinnowWarning
 
 TEMPORARY = ".tmp"
+LOCK_ATTEMPTS, LOCK_RETRY_SECONDS = 5, 0.02
 
 
 def is_leftover(path: Path) -> bool:
@@ -60,13 +62,32 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise RunError(
-                f"{path.parent} is in use by another process; wait for it to finish or choose another --out"
-            ) from None
+        for attempts_left in reversed(range(LOCK_ATTEMPTS)):  # whoever looks whether it is taken has it for a moment
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if attempts_left:
+                    time.sleep(LOCK_RETRY_SECONDS)
+        self._file.close()
+        raise RunError(f"{path.parent} is in use by another process; wait for it to finish or choose another --out")
 
     def release(self) -> None:
         self._file.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file now."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False

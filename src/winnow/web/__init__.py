@@ -1,0 +1,1 @@
+"""`winnow ui`: pages about runs, served on this machine alone."""

@@ -1,0 +1,62 @@
+"""Serves the pages on this machine until the user interrupts it."""
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from winnow.core import ConfigError
+from winnow.web.app import create_app
+from winnow.web.page_layout import PageSet
+from winnow.web.request_guard import Access
+from winnow.web.run_index import RunIndex
+from winnow.web.run_list_page import run_list_pages
+
+LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
+MAX_CONNECTIONS = 200
+
+
+def run_page_sets(folders: Sequence[Path]) -> list[PageSet]:
+    """The pages about run folders."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; name one with runs")
+    index = RunIndex(folders)
+    return [run_list_pages(index)]
+
+
+def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready: Callable[[str], object]) -> None:
+    """Serve until interrupted; `on_ready` is told the address that logs a browser in. Port 0 is any that is free."""
+    with _listening(host, port) as listener:
+        access = Access.loopback(listener.getsockname()[1])
+        config = uvicorn.Config(
+            create_app(access, page_sets),
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            http="h11",
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        on_ready(f"http://{shown}:{listener.getsockname()[1]}/?token={access.token}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    if host not in LOOPBACK:
+        raise ConfigError(f"--host {host} would show the pages to others; they need TLS and a login: use 127.0.0.1")
+    listener = socket.socket(LOOPBACK[host])
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OverflowError:
+        listener.close()
+        raise ConfigError(f"--port {port} is no port; ports end at 65535") from None
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"port {port} cannot be used ({error.strerror}); try another --port") from None
+    return listener

@@ -1,0 +1,83 @@
+"""Who has logged in to the pages, and how much each may ask."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+SESSION_SECONDS = 12 * 3600.0
+MAX_SESSIONS = 100
+REQUESTS_PER_MINUTE = 1_000
+MAX_STREAMS = 10
+TOKEN_BYTES = 16
+"""128 bits: nobody guesses them."""
+
+
+class TooMany(Exception):  # noqa: N818 - it is said to the browser, and is nobody's mistake
+    """More was asked than a login may; the text says of what."""
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One login: the secret that changing requests must repeat, and what has been asked lately."""
+
+    opened: float
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+    _minute: float = -1.0
+    _requests: int = 0
+    _streams: int = 0
+
+    def count_request(self, now: float) -> None:
+        """One more; TooMany if that is more than a minute has room for."""
+        minute = now // 60
+        if minute != self._minute:
+            self._minute, self._requests = minute, 0
+        self._requests += 1
+        if self._requests > REQUESTS_PER_MINUTE:
+            raise TooMany(f"more than {REQUESTS_PER_MINUTE:,} requests in a minute; wait a minute")
+
+    def check_streams(self) -> None:
+        """TooMany if another live stream would be more than a login may have."""
+        if self._streams >= MAX_STREAMS:
+            raise TooMany(f"more than {MAX_STREAMS} live pages are open; close some")
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Hold one of the live streams."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+
+class Sessions:
+    """Logins by the secret in their cookie. Only its digest is kept, so looking one up tells nothing by its time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now = clock
+        self._sessions: dict[bytes, Session] = {}
+
+    def open(self) -> str:
+        """Log in; the secret for the cookie. Where there are too many, the oldest login ends."""
+        secret = secrets.token_urlsafe(2 * TOKEN_BYTES)
+        while len(self._sessions) >= MAX_SESSIONS:
+            self._sessions.pop(next(iter(self._sessions)))
+        self._sessions[_digest(secret)] = Session(opened=self.now())
+        return secret
+
+    def find(self, secret: str) -> Session | None:
+        session = self._sessions.get(_digest(secret))
+        if session is not None and self.now() - session.opened > SESSION_SECONDS:
+            self.close(secret)
+            return None
+        return session
+
+    def close(self, secret: str) -> None:
+        self._sessions.pop(_digest(secret), None)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,46 @@
+
+// What pages that are served have in addition: they change while they are open.
+const notice = document.getElementById("notice");
+
+function tell(text) {
+  notice.textContent = text;
+  notice.hidden = !text;
+}
+
+function csrfToken() {
+  return document.querySelector("meta[name=csrf-token]").content;
+}
+
+// Put the newly rendered part of this page in the place of the one with the same id; ticked boxes stay ticked.
+async function reloadPart(part) {
+  const answer = await fetch(location.href);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = document.adoptNode(page.getElementById(part.id));
+  const ticked = new Set([...part.querySelectorAll("input:checked")].map(box => box.value));
+  fresh.querySelectorAll("input[type=checkbox]").forEach(box => { box.checked = ticked.has(box.value); });
+  const words = part.querySelector("input[type=search]")?.value ?? "";
+  part.replaceChildren(...fresh.childNodes);
+  part.querySelectorAll(".searchable").forEach(makeSearchable);
+  const field = part.querySelector("input[type=search]");
+  if (field && words) {
+    field.value = words;
+    field.dispatchEvent(new Event("input"));
+  }
+  document.querySelector("header p").textContent = page.querySelector("header p").textContent;
+}
+
+function follow(part) {
+  const stream = new EventSource(part.dataset.live);
+  stream.onopen = () => tell("");
+  stream.onerror = () => tell(stream.readyState === EventSource.CLOSED
+    ? "No longer followed: winnow ui has ended, or was started again and printed a new address."
+    : "The connection is lost; trying again.");
+  stream.onmessage = event => {
+    const news = JSON.parse(event.data);
+    if (news.reload) reloadPart(part);
+    if (news.ended) stream.close();
+  };
+}
+
+document.querySelectorAll("[data-live]").forEach(follow);
