@@ -40,10 +40,12 @@ __all__ = [
     "intersect",
     "load",
     "load_fit",
+    "load_trees",
     "query",
     "run",
     "run_workflow",
     "stats",
+    "trees",
     "truth",
 ]
 
@@ -63,9 +65,11 @@ _HOMES = {
     "intersect": "winnow.questions",
     "load": "winnow.api",
     "load_fit": "winnow.questions",
+    "load_trees": "winnow.questions",
     "query": "winnow.questions",
     "run": "winnow.api",
     "stats": "winnow.questions",
+    "trees": "winnow.questions",
     "truth": "winnow.questions",
 }
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from winnow.analytics.question import Answer, Question
     from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.analytics.stats.report import StatisticsReport
+    from winnow.analytics.trees.boosted_trees import BoostedTrees
     from winnow.analytics.truth.truth_report import TruthReport
 
 FEDERATION_FILE = "federation.toml"
@@ -111,6 +112,33 @@ def fit(
     given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
     question = read_question({key: value for key, value in given.items() if value is not None})
     return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+
+
+def trees(
+    table: str | None = None,
+    target: str = "",
+    federation: str | Path | None = None,
+    *,
+    kit: str | Path | None = None,
+    owners: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> "BoostedTrees":
+    """Boosted trees over rows of several owners, grown from sums of gradients; the result's `model` is XGBoost's.
+
+    table       its name; not needed where the federation file has one table
+    target      the column to predict: two values, several, or a number with bounds
+    federation  a federation file with simulated owners; default federation.toml
+    kit         your kit: the question goes to the owners of a real federation
+    settings    columns=[…], positive, rounds=100, depth=6, learning_rate=0.1, bins=64, reg_lambda=1.0, reg_alpha=0.0,
+                gamma=0.0, min_child_weight=1.0, minimum, holdout=0.1, early_stopping=10, secure=False, seed=0
+    """
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
+
+    name = table if table is not None else only_table(federation, kit)
+    question = read_question({"kind": "trees", "table": name, "target": target, **settings})
+    return BoostedTrees(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
 def intersect(
@@ -233,6 +261,13 @@ def load_fit(path: str | Path) -> "FittedModel":
     from winnow.analytics.fit.fitted_model import read_fit  # noqa: PLC0415
 
     return read_fit(Path(path))
+
+
+def load_trees(path: str | Path) -> "BoostedTrees":
+    """Trees from the run folder of `winnow trees --folder`."""
+    from winnow.analytics.trees.boosted_trees import read_trees  # noqa: PLC0415
+
+    return read_trees(Path(path))
 
 
 def only_table(federation: str | Path | None, kit: str | Path | None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, opened_length, thresholds_of
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, SumChain, opened_length, thresholds_of
 from winnow.analytics.program_run import ProgramRun
 from winnow.analytics.question import Answer, MergedTerms, QueryTerms, Question, merge_terms
 from winnow.core import ConfigError
@@ -21,11 +21,12 @@ from winnow.privacy.mixing.mix_party import MixStep
 from winnow.privacy.set_intersection.match_party import MatchStep
 from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.set_intersection.union_party import UnionStep
+from winnow.privacy.shares.masked_sum import MaskedStep
 from winnow.privacy.shares.party import SecureStep
 
 SERVER = -1
 """The number of the server among the parties; clients have numbers from 0 on."""
-ProtocolStep: TypeAlias = SecureStep | MatchStep | UnionStep | MixStep
+ProtocolStep: TypeAlias = SecureStep | MaskedStep | MatchStep | UnionStep | MixStep
 """A step of a program as its parties compute it."""
 MAX_OWNERS = 1_000
 
@@ -116,6 +117,14 @@ class Agreement:
         if isinstance(step, Mix):
             digest = self._digest(step, run.opened)
             return MixStep(digest=digest, owners=self.owners, helper=self.helper, slots=step.slots, width=step.width)
+        if isinstance(step, SumChain):
+            return MaskedStep(
+                digest=self._digest(step, run.opened),
+                everybody=self.owners if self.helper is None else (*self.owners, self.helper),
+                server=SERVER,
+                sums=step.sums,
+                masked=step.masked,
+            )
         return SecureStep(
             digest=self._digest(step, run.opened),
             owners=self.owners,
@@ -145,6 +154,8 @@ def _details(step: Step) -> tuple[object, ...]:
         return (step.most, step.identifiers, step.minimum)
     if isinstance(step, Mix):
         return (step.slots, step.size, step.reader)
+    if isinstance(step, SumChain):
+        return (step.sums, step.words, step.masked)
     return (step.bits, step.pairs if isinstance(step, Compare) else ())
 
 

@@ -41,6 +41,10 @@ def render_answer(answer: Answer) -> "RenderableType":
         from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
 
         return FittedModel(answer).rendered()
+    if answer["kind"] == "trees":
+        from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
+
+        return BoostedTrees(answer).rendered()
     if answer["kind"] == "truth":
         from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
         from winnow.analytics.truth.truth_terminal import truth_text  # noqa: PLC0415
@@ -74,6 +78,11 @@ def write_answer_page(answer: Answer, path: Path) -> Path:
         from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
 
         return write_truth_page(TruthReport(answer), path)
+    if answer["kind"] == "trees":
+        from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
+        from winnow.analytics.trees.trees_page import write_trees_page  # noqa: PLC0415
+
+        return write_trees_page(BoostedTrees(answer), path)
     title = f"{answer['kind'].capitalize()} of {answer['table']}"
     write_text_atomically(path, page(title, "", section("Answer", f"<pre>{escape(_plain(answer))}</pre>")))
     return path

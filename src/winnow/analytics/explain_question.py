@@ -1,12 +1,23 @@
 """What a question means for those whose rows it is about: its steps, who learns what, and what it costs."""
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, opened_length, thresholds_of
+from winnow.analytics.program import (
+    Compare,
+    CountDistinct,
+    Match,
+    Mix,
+    Step,
+    Sum,
+    SumChain,
+    opened_length,
+    thresholds_of,
+)
 from winnow.analytics.question import MergedTerms, Question
 from winnow.analytics.step_costs import computing_parties, costs_of
 from winnow.core import WinnowError
@@ -35,7 +46,7 @@ def explain_question(question: Question, terms: MergedTerms) -> QuestionExplanat
     costs = costs_of(steps, len(terms.owners))
     return QuestionExplanation(
         title=f"{question.kind} of {question.table}",
-        steps=tuple(_sentence(step, question, len(terms.owners)) for step in steps),
+        steps=_sentences(steps, question, len(terms.owners)),
         learns=_learns(question, terms, steps),
         cost=f"{counted(len(steps), 'step')}, about {costs.text()} in all" + _key_text(steps),
         complete=complete,
@@ -66,7 +77,15 @@ def _likely(step: Step, terms: MergedTerms) -> NDArray[Any]:
     if isinstance(step, Compare):
         return thresholds_of(step, owners) <= max(LIKELY_COUNT, terms.minimum)
     length = opened_length(step, owners)
+    if isinstance(step, SumChain):
+        return np.zeros(length, np.int64)
     return np.zeros(length, np.uint8) if isinstance(step, Mix) else np.full(length, LIKELY_COUNT, object)
+
+
+def _sentences(steps: list[Step], question: Question, owners: int) -> tuple[str, ...]:
+    """One for each step; steps that repeat have one together."""
+    told = [(text, len(list(same))) for text, same in groupby(_sentence(step, question, owners) for step in steps)]
+    return tuple(text if times == 1 else f"{text}; {times} times" for text, times in told)
 
 
 def _sentence(step: Step, question: Question, owners: int) -> str:
@@ -80,6 +99,9 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
         noise = f", with noise that costs ε = {spent:.3g}" if spent else ""
         whose = "each owner's" if step.per_owner else "the sum over all owners of"
         return f"{step.label}: open {whose} {counted(size, 'number')}{noise}"
+    if isinstance(step, SumChain):
+        hidden = "the sums over all owners" if step.masked else "each owner's numbers to the server, and their sums"
+        return f"{step.label}: open {hidden} of up to {counted(step.words, 'number')} in {counted(step.sums, 'round')}"
     if isinstance(step, CountDistinct):
         return f"{step.label}: count different identifiers, hidden by all owners' secrets and mixed"
     if isinstance(step, Mix):
@@ -95,6 +117,11 @@ def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[s
     if any(step.per_owner for step in steps if isinstance(step, Sum)):
         told.append("the numbers of each owner, as all of them allow that")
     learns = {"everybody: who asks, the owners, the server": tuple(told)}
+    chains = [step for step in steps if isinstance(step, SumChain)]
+    if shown := tuple(dict.fromkeys(f"{step.label}: {step.shows}" for step in chains)):
+        learns["the owners and the server, on the way to the answer"] = shown
+    if not all(step.masked for step in chains):
+        learns["the server besides"] = ("these numbers of each owner: nothing is masked",)
     for step in steps:
         if isinstance(step, Match):
             learns.update(_matching(step, terms))

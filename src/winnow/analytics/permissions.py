@@ -4,13 +4,15 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias, get_args
 
 Permission: TypeAlias = Literal[
-    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth"
+    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth", "trees"
 ]
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
+UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "trees")
+"""What a rule allows only where it says so: an owner's own numbers, and sums over fewer rows than the minimum."""
 NO_ROWS_HINT = "ask for COUNT, SUM, AVG and the like"
 
 
 def noise_hint(needs: Collection[str]) -> str:
     """What to do where an owner demands noise."""
-    without = {"fit", "match", "truth"}.intersection(needs)
+    without = {"fit", "match", "truth", "trees"}.intersection(needs)
     return "only statistics and statements in SQL can have it" if without else "add --epsilon"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from winnow.core import stream
 from winnow.privacy.concentrated_privacy import discrete_gaussian
 from winnow.privacy.mixing.sealed_rows import box_bytes, sealed_rows
+from winnow.privacy.shares.masked_sum import VectorProgram, add_up
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Local: TypeAlias = Callable[["OwnerTable"], NDArray[np.int64]]
 """What an owner puts into a step: whole numbers, worked out from its own rows."""
 Opened: TypeAlias = NDArray[Any]
-"""What a step opened: Python's whole numbers (dtype object), bool by a comparison, bytes by a mix."""
+"""What a step opened: Python's whole numbers (dtype object), bool by a comparison, bytes by a mix, int64 by a chain."""
 T = TypeVar("T")
 
 
@@ -149,8 +150,29 @@ class Mix:
         return self.slots * self.width
 
 
+@dataclass(frozen=True, kw_only=True)
+class SumChain:
+    """Opens sums over the owners of long vectors, of which each follows from the sums before; what is kept are the
+    `length` whole numbers that they come to.
+
+    `vectors` gives the same program at every party, with values where it has rows. `sums` and `words` say how many sums
+    and how many numbers in all are opened at most, `shows` what they are. Without `masked` the server sees every
+    owner's.
+    """
+
+    label: str
+    vectors: Callable[["OwnerTable | None"], VectorProgram]
+    length: int
+    sums: int
+    words: int
+    shows: str
+    masked: bool = True
+
+    per_owner: ClassVar[bool] = False
+
+
 NumberStep: TypeAlias = Sum | Compare
-Step: TypeAlias = NumberStep | Match | CountDistinct | Mix
+Step: TypeAlias = NumberStep | Match | CountDistinct | Mix | SumChain
 Program: TypeAlias = Generator[Step, Opened, T]
 
 
@@ -208,6 +230,8 @@ def _opened(step: Step, tables: "Sequence[OwnerTable]", seed: int, number: int) 
     if isinstance(step, Mix):
         boxes = [sealed_rows(step.local(table), step.slots, step.size, step.reader) for table in tables]
         return np.frombuffer(b"".join(box for own in boxes for box in own), np.uint8)
+    if isinstance(step, SumChain):
+        return add_up([step.vectors(table) for table in tables])
     return _computed(step, tables, seed, number)
 
 

@@ -5,12 +5,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from winnow.analytics.program import Compare, Mix, Opened, Program, Step, opened_length
+from winnow.analytics.program import Compare, Mix, Opened, Program, Step, SumChain, opened_length
 from winnow.core import WinnowError
 
 T = TypeVar("T")
 NUMBER_BYTES = 16
 """Of a number that a sum opens, on its way and at rest."""
+CHAIN_NUMBER_BYTES = 8
 
 
 class ProgramRun(Generic[T]):
@@ -53,15 +54,19 @@ def encode_opened(opened: Opened) -> bytes:
     """Its length depends on how many entries there are, not on their values."""
     if opened.dtype in (bool, np.uint8):
         return opened.tobytes()
+    if opened.dtype == np.int64:
+        return opened.astype("<i8", copy=False).tobytes()
     return b"".join(int(value).to_bytes(NUMBER_BYTES, "little", signed=True) for value in opened)
 
 
 def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
-    width, length = 1 if isinstance(step, Compare | Mix) else NUMBER_BYTES, opened_length(step, owners)
+    width, length = _width(step), opened_length(step, owners)
     if len(data) != width * length:
         raise WinnowError(f"the result of step {step.label!r} has {len(data)} bytes; {width * length} were expected")
     if isinstance(step, Mix):
         return np.frombuffer(data, np.uint8)
+    if isinstance(step, SumChain):
+        return np.frombuffer(data, "<i8").astype(np.int64)
     if not isinstance(step, Compare):
         numbers: list[Any] = [
             int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)
@@ -71,3 +76,10 @@ def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
     if np.any(bits > 1):
         raise WinnowError(f"the result of step {step.label!r} has something else than 0 and 1")
     return bits.astype(bool)
+
+
+def _width(step: Step) -> int:
+    """Bytes of an entry."""
+    if isinstance(step, Compare | Mix):
+        return 1
+    return CHAIN_NUMBER_BYTES if isinstance(step, SumChain) else NUMBER_BYTES

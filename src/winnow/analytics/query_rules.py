@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from winnow.analytics.permissions import PERMISSIONS, Permission
+from winnow.analytics.permissions import PERMISSIONS, UNLESS_NAMED, Permission
 from winnow.core import Settings
 
 ANY = "*"
@@ -25,7 +25,7 @@ class QueryRule(Settings):
     organisations: Names = ()
     roles: Names = ()
     tables: Names = ()
-    allow: tuple[Permission, ...] = tuple(each for each in PERMISSIONS if each != "per-owner")
+    allow: tuple[Permission, ...] = tuple(each for each in PERMISSIONS if each not in UNLESS_NAMED)
     minimum: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10
     """No number is shown about fewer rows."""
     rows: Annotated[int, Field(ge=0)] = 0
@@ -36,5 +36,5 @@ class QueryRule(Settings):
     """Without it no noise is demanded."""
 
 
-SIMULATION_RULE = QueryRule()
+SIMULATION_RULE = QueryRule(allow=tuple(each for each in PERMISSIONS if each != "per-owner"))
 """What a simulation without rules allows."""

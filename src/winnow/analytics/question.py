@@ -35,6 +35,7 @@ KINDS: Mapping[str, str] = {
     "fit": "winnow.analytics.fit.fit_question.FitQuestion",
     "intersect": "winnow.analytics.intersect.intersect_question.IntersectQuestion",
     "query": "winnow.analytics.sql.query_question.QueryQuestion",
+    "trees": "winnow.analytics.trees.trees_question.TreesQuestion",
     "truth": "winnow.analytics.truth.truth_question.TruthQuestion",
     "budget": "winnow.analytics.budget_question.BudgetQuestion",
 }

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from winnow.analytics.agreement import SERVER, Agreement, encode_statements
+from winnow.analytics.program import SumChain, opened_length
 from winnow.analytics.program_run import ProgramRun, decode_opened, encode_opened
 from winnow.analytics.question import Answer
 from winnow.analytics.site import RESTARTED_STAGE, StepTask
@@ -20,6 +21,7 @@ from winnow.core.join_names import listed
 from winnow.core.untrusted_text import one_line
 from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.masked_sum import MaskedStep, MaskedSumServer
 from winnow.privacy.shares.party import SecureStep, StepParty
 
 ATTEMPT_BYTES = 16
@@ -48,6 +50,8 @@ class StepResult:
     costs: list[Cost]
     exchanges: int
     sent_bytes: int
+    cells: int
+    """How many numbers became known."""
 
 
 def replies_of(federation: Federation, tasks: Sequence[Task], names: Mapping[int, str]) -> dict[int, Reply]:
@@ -78,24 +82,33 @@ def part_bytes(reply: Reply, part: str, name: str, owner: str) -> bytes:
     return array.tobytes()
 
 
-def open_step(federation: Federation, agreement: Agreement, program: ProgramRun[Answer]) -> StepResult:
-    """Have the owners open the program's present step; it begins again if one of them restarted meanwhile."""
-    for _ in range(MAX_ATTEMPTS - 1):
+def open_step(
+    federation: Federation, agreement: Agreement, program: ProgramRun[Answer], *, new_keys: bool
+) -> StepResult:
+    """Have the owners open the program's present step; it begins again if one of them restarted meanwhile, with new
+    keys of masks. `new_keys` asks for them at once.
+    """
+    for attempt in range(MAX_ATTEMPTS - 1):
         with suppress(RestartedError):
-            return _StepExchange(federation, agreement, program).run()
-    return _StepExchange(federation, agreement, program).run()
+            return _StepExchange(federation, agreement, program, new_keys=new_keys or attempt > 0).run()
+    return _StepExchange(federation, agreement, program, new_keys=True).run()
 
 
 class _StepExchange:
     """Messages of an exchange are delivered together; the server's own, where it computes, go with the owners'."""
 
-    def __init__(self, federation: Federation, agreement: Agreement, program: ProgramRun[Answer]) -> None:
+    def __init__(
+        self, federation: Federation, agreement: Agreement, program: ProgramRun[Answer], *, new_keys: bool
+    ) -> None:
         assert program.step is not None
-        self._federation, self._agreement = federation, agreement
+        self._federation, self._agreement, self._new_keys = federation, agreement, new_keys
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own: StepParty | BatchedStep | None = None
+        self._own: StepParty | BatchedStep | MaskedSumServer | None = None
+        if isinstance(self._secure, MaskedStep) and len(self._clients) > 1:
+            assert isinstance(self._step, SumChain)
+            self._own = MaskedSumServer(self._secure, self._step.vectors(None))
         if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
             self._own = step_party(self._secure, SERVER, None)
         self._attempt, self._exchanges, self._sent_bytes = token_hex(ATTEMPT_BYTES), 0, 0
@@ -113,7 +126,7 @@ class _StepExchange:
                 absent = [self._agreement.names[each] for each in self._clients if each not in self._opened]
                 raise WinnowError(f"{self._where} came to a stop without a result at {listed(absent, MAX_NAMED)}")
             addressed = [client for client in self._clients if client in messages or client in from_server]
-            replies = self._send(addressed, messages, from_server)
+            replies = self._send(addressed, messages, from_server) if addressed else {}
             from_server = self._server_receives(to_server)
         return StepResult(
             opened=self._agreed(),
@@ -121,7 +134,13 @@ class _StepExchange:
             costs=self._costs,
             exchanges=self._exchanges - 1,  # before the first there is nothing to carry
             sent_bytes=self._sent_bytes,
+            cells=self._cells(),
         )
+
+    def _cells(self) -> int:
+        if isinstance(self._own, MaskedSumServer):
+            return self._own.cells
+        return opened_length(self._step, len(self._agreement.owners))
 
     @property
     def _where(self) -> str:
@@ -134,7 +153,9 @@ class _StepExchange:
         from_server: Mapping[int, bytes],
         statements: str = "",
     ) -> dict[int, Reply]:
-        settings = StepTask(attempt=self._attempt, exchange=self._exchanges, statements=statements)
+        settings = StepTask(
+            attempt=self._attempt, exchange=self._exchanges, statements=statements, new_keys=self._new_keys
+        )
         self._exchanges += 1
         tasks = [
             Task(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from winnow.analytics.agreement import SERVER, Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.kept_steps import kept_state, read_kept
 from winnow.analytics.list_parties import ListParty, list_party
-from winnow.analytics.program import CountDistinct, Match, Mix, NumberStep, Sum, local_vector, noise_share
+from winnow.analytics.program import CountDistinct, Match, Mix, NumberStep, Sum, SumChain, local_vector, noise_share
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
@@ -27,6 +27,7 @@ from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.set_intersection.match_party import MatchParty
 from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.masked_sum import MaskedStep, MaskedSumParty, MaskKeys, add_up
 from winnow.privacy.shares.party import SecureStep, StepParty
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class StepTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Unlike any other attempt at this step, so that no answer of an earlier one is taken for one of this."""
     exchange: int
     statements: str = ""
+    new_keys: bool = False
+    """Whether masks take keys that are agreed on now."""
 
 
 class SignsOnce(Protocol):
@@ -80,7 +83,8 @@ class AnalysisSite:
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | BatchedStep | ListParty | None = None
+        self._party: StepParty | BatchedStep | MaskedSumParty | ListParty | None = None
+        self._keys = MaskKeys()
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -113,7 +117,7 @@ class AnalysisSite:
             raise SharesError("the server's task cannot be read") from error
         if asked.statements:
             self._attempt = asked.attempt
-            return self._begin_step(task, asked.statements)
+            return self._begin_step(task, asked)
         if self._party is None or asked.attempt != self._attempt:
             return Failure(task=task, stage=RESTARTED_STAGE, reason="it was restarted in the middle of a step")
         messages = dict(task.peer_messages)
@@ -121,24 +125,38 @@ class AnalysisSite:
             messages[SERVER] = np.asarray(task.payload["messages"]["server"]).tobytes()
         return self._reply(task, self._party.receive(messages))
 
-    def _begin_step(self, task: Task, statements: str) -> Reply:
-        agreement, run = self._continued(task, statements)
+    def _begin_step(self, task: Task, asked: StepTask) -> Outcome:
+        agreement, run = self._continued(task, asked.statements)
         if task.round != run.number:
             raise SharesError(f"the server asks for step {task.round}; this owner's next one is {run.number}")
         if run.step is None:
             raise SharesError("the question is answered; it has no further step")
         step = agreement.secure_step(run)
         self._fix_step(run.number, step.digest)
+        if isinstance(step, MaskedStep):
+            assert isinstance(run.step, SumChain)
+            return self._begin_chain(task, step, run.step, new_keys=asked.new_keys)
         if not isinstance(step, SecureStep):
             self._party = list_party(step, run.step, self._client, self._rows)
             return self._reply(task, self._party.first_messages())
-        assert not isinstance(run.step, Match | CountDistinct | Mix)
+        assert not isinstance(run.step, Match | CountDistinct | Mix | SumChain)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
             alone = values.astype(object) if step.thresholds is None else values >= step.thresholds
             return self._opened(task, alone, {})
         self._party = step_party(step, self._client, values)
+        return self._reply(task, self._party.first_messages())
+
+    def _begin_chain(self, task: Task, step: MaskedStep, asked: SumChain, *, new_keys: bool) -> Outcome:
+        """No step is begun twice with the same keys: the server could have two vectors under one mask."""
+        if len(step.everybody) == 1:
+            return self._opened(task, add_up([asked.vectors(self._rows)]), {})
+        if new_keys:
+            self._keys = MaskKeys()
+        elif step.masked and (not self._keys.pairs or step.digest in self._keys.begun):
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it has no keys for this attempt")
+        self._party = MaskedSumParty(step, self._client, asked.vectors(self._rows), self._keys)
         return self._reply(task, self._party.first_messages())
 
     def _fix_step(self, number: int, digest: bytes) -> None:

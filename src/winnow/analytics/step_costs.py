@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, opened_length
-from winnow.analytics.program_run import NUMBER_BYTES
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, SumChain, opened_length
+from winnow.analytics.program_run import CHAIN_NUMBER_BYTES, NUMBER_BYTES
 from winnow.core.join_names import counted
+from winnow.privacy.replicated_product import WORD_BYTES
 from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.shares.party import MAX_COMPUTING, MIN_COMPUTING, NAMED
 from winnow.privacy.shares.secure_comparison import batches, comparison_field
@@ -70,6 +71,9 @@ def _step_costs(step: Step, owners: int) -> StepCosts:
     if isinstance(step, CountDistinct):
         items = owners * padded_length(step.most)
         return StepCosts(exchanges=owners + 3 + computing, sent_bytes=items * (32 * owners + 48 + 60 * computing))
+    if isinstance(step, SumChain):  # owners send words, the server their sums
+        words = 2 * owners * step.words * WORD_BYTES if owners > 1 else 0
+        return StepCosts(exchanges=step.sums, sent_bytes=words + owners * step.length * CHAIN_NUMBER_BYTES)
     length = opened_length(step, owners)
     opened = owners * length * (NUMBER_BYTES if isinstance(step, Sum) else 1)
     if owners == 1:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from winnow.analytics.agreement import Agreement, Statement, decode_statements, encode_statements
-from winnow.analytics.program import Sum, opened_length
+from winnow.analytics.program import Sum, SumChain
 from winnow.analytics.question import Answer, Question
 from winnow.analytics.relay_step_messages import StepResult, open_step, part_bytes, replies_of
 from winnow.analytics.tasks import ANALYSIS_BEGIN
@@ -64,15 +64,18 @@ class AnalysisWorkflow:
         if not self._statements:
             self._statements = self._ask_for_terms(federation)
         agreement = Agreement(question=self._question, submission=self._submission, statements=tuple(self._statements))
-        program, owners = agreement.run(self._opened), len(agreement.owners)
+        program = agreement.run(self._opened)
+        keys_agreed = False
         while program.step is not None:
             step, number = program.step, program.number
-            result = open_step(federation, agreement, program)
+            masked = isinstance(step, SumChain) and step.masked
+            result = open_step(federation, agreement, program, new_keys=masked and not keys_agreed)
+            keys_agreed = keys_agreed or masked
             federation.settle(result.tasks)
             program.add(result.opened)
             self._opened = list(program.opened)
-            if isinstance(step, Sum):
-                yield self._released(federation, step, number, owners)
+            if isinstance(step, Sum | SumChain):
+                yield self._released(federation, step, number, result.cells)
             yield _round_finished(federation, number, result)
         assert program.answer is not None
         self.answer = program.answer
@@ -98,11 +101,11 @@ class AnalysisWorkflow:
         statements = [Statement(client=client, owner=names[client], terms=terms[client]) for client in sorted(terms)]
         return decode_statements(encode_statements(statements))
 
-    def _released(self, federation: Federation, step: Sum, number: int, owners: int) -> Released:
-        epsilon = None if step.noise is None else epsilon_of(step.noise.rho, self._question.delta)
-        cells = opened_length(step, owners)
+    def _released(self, federation: Federation, step: Sum | SumChain, number: int, cells: int) -> Released:
+        noise, hidden = (step.noise, step.hidden) if isinstance(step, Sum) else (None, 0)
+        epsilon = None if noise is None else epsilon_of(noise.rho, self._question.delta)
         return Released(
-            round=number, at=federation.clock.now, step=step.label, cells=cells, hidden=step.hidden, epsilon=epsilon
+            round=number, at=federation.clock.now, step=step.label, cells=cells, hidden=hidden, epsilon=epsilon
         )
 
 

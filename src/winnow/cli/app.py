@@ -36,6 +36,7 @@ from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
 from winnow.cli.stats import stats
+from winnow.cli.trees import trees
 from winnow.cli.truth import truth
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.ui import ui
@@ -116,6 +117,14 @@ app.command(
         "winnow fit poisson 'visits ~ age' --kit kits/ana --table stays --out visits.json",
     ),
 )(fit)
+app.command(
+    rich_help_panel=QUESTIONS,
+    epilog=_examples(
+        "winnow trees people --target income --in federation.toml --rounds 100 --depth 6 --out income.json",
+        "winnow trees people --target income --holdout 0.1 --early-stopping 10 --folder runs/income",
+        "winnow trees people --target income --kit kits/ana",
+    ),
+)(trees)
 app.command(
     rich_help_panel=QUESTIONS,
     epilog=_examples(

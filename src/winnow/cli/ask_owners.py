@@ -60,14 +60,14 @@ def names(listed: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
 
 
-def check_output(path: Path | None, ending: str) -> None:
+def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
     """Refuse a file that could not be written as it should before anybody is asked."""
     from winnow.core import ConfigError
 
     if path is not None and path.suffix.lower() != ending:
-        raise ConfigError(f"--out {path}: it is written as {ending}; name the file {path.stem}{ending}")
+        raise ConfigError(f"{option} {path}: it is written as {ending}; name the file {path.stem}{ending}")
     if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: there is no folder {path.parent}")
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
 
 
 class CountedSteps:

@@ -2,5 +2,5 @@
 
 from typing import Literal, TypeAlias, get_args
 
-QuestionKind: TypeAlias = Literal["statistics", "fit", "intersect", "query", "truth", "budget"]
+QuestionKind: TypeAlias = Literal["statistics", "fit", "intersect", "query", "trees", "truth", "budget"]
 QUESTION_KINDS: tuple[QuestionKind, ...] = get_args(QuestionKind)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from winnow.analytics.given_rows import columns_of, level_text
 from winnow.core import DataError
 
 
@@ -25,7 +26,7 @@ class DesignMatrix(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, rows: Any) -> NDArray[Any]:
         """Without the intercept, which the estimator has; in the units of the data."""
-        columns = _columns(rows)
+        columns = columns_of(rows)
         factors = {name: _factor(about, columns) for name, about in self.design["factors"].items()}
         terms = []
         for term in self.design["terms"]:
@@ -41,19 +42,9 @@ class LevelCodes(DesignMatrix):
     """The place of each cell's level, for models of categories."""
 
     def transform(self, rows: Any) -> NDArray[Any]:
-        columns = _columns(rows)
+        columns = columns_of(rows)
         codes = [np.argmax(_factor(about, columns), axis=1) for about in self.design["factors"].values()]
         return np.stack(codes, axis=1)
-
-
-def _columns(rows: Any) -> Mapping[str, Any]:
-    if isinstance(rows, list):
-        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-    if not hasattr(rows, "__getitem__") or not hasattr(rows, "keys"):
-        if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a polars frame
-            return {name: rows[name].to_list() for name in rows.columns}
-        raise DataError("rows must be a data frame, a mapping of columns, or a list of records")
-    return {name: rows[name] for name in rows.keys()}  # noqa: SIM118 - a data frame iterates over its columns, too
 
 
 def _factor(about: Mapping[str, Any], columns: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -64,17 +55,8 @@ def _factor(about: Mapping[str, Any], columns: Mapping[str, Any]) -> NDArray[np.
     if "levels" not in about:
         numbers = np.asarray(columns[name], dtype=np.float64)
         return (np.log(numbers) if about["use"] == "log" else numbers)[:, None]
-    cells = np.array([_text(cell) for cell in columns[name]], dtype=object)
+    cells = np.array([level_text(cell) for cell in columns[name]], dtype=object)
     groups = [np.isin(cells, group) for group in about["levels"]]
     if unknown := {*cells} - {level for group in about["levels"] for level in group}:
         raise DataError(f"column '{name}' has a value that the fit did not know: {sorted(unknown)[0]!r}")
     return np.stack(groups, axis=1).astype(np.float64)
-
-
-def _text(cell: Any) -> str:
-    """As levels are written: true and false, whole numbers without a point."""
-    if isinstance(cell, bool | np.bool_):
-        return "true" if cell else "false"
-    if isinstance(cell, float | np.floating) and float(cell).is_integer():
-        return str(int(cell))
-    return str(cell).strip()

@@ -1,0 +1,1 @@
+"""Boosted trees over rows of several owners, grown from sums of gradients."""

@@ -1,0 +1,129 @@
+"""Boosting: round after round of trees, until there are enough or rows held out are no longer predicted better."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Program, Sum, SumChain
+from winnow.analytics.trees.binned_rows import BinnedRows, TreeData, binned_rows
+from winnow.analytics.trees.booster_json import booster_text
+from winnow.analytics.trees.grow_trees import LOSS_WORDS, GrowthSettings, grow_round
+from winnow.analytics.trees.grown_tree import GrownTree, read_tree, tree_words
+from winnow.analytics.trees.tree_objectives import LOSS_BITS
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+    from winnow.privacy.shares.masked_sum import VectorProgram
+
+Rounds = list[list[GrownTree]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostedRounds:
+    """The trees of each round, and the losses before the first and after each."""
+
+    rounds: Rounds
+    curve: list[dict[str, Any]]
+    best: int
+    """How many rounds the model has."""
+
+
+class OwnersRows:
+    """Binned rows of each owner that this process computes for, with the margins of the trees so far."""
+
+    def __init__(self, data: TreeData) -> None:
+        self._data, self._rows = data, dict[int, BinnedRows]()
+
+    def after(self, rounds: Sequence[Sequence[GrownTree]], table: "OwnerTable") -> BinnedRows:
+        if table.place not in self._rows:
+            self._rows[table.place] = binned_rows(self._data, table)
+        self._rows[table.place].follow(rounds)
+        return self._rows[table.place]
+
+
+def boost(
+    data: TreeData, settings: GrowthSettings, rounds: int, patience: int | None, *, masked: bool
+) -> Program[BoostedRounds]:
+    owners, grown, curve = OwnersRows(data), Rounds(), list[dict[str, Any]]()
+    while len(grown) < rounds and not _stalled(curve, patience):
+        opened = yield _round_step(data, settings, owners, list(grown), masked=masked)
+        curve.append(_losses(data, opened[:LOSS_WORDS]))
+        words = opened[LOSS_WORDS:].reshape(data.objective.trees, -1)
+        grown.append([read_tree(own) for own in words])
+    last = yield Sum(label="losses", local=lambda table: owners.after(grown, table).losses(), length=LOSS_WORDS)
+    curve.append(_losses(data, last.astype(np.int64)))
+    best = len(grown) if patience is None else int(np.argmin([each["holdout"] for each in curve]))
+    return BoostedRounds(rounds=grown, curve=curve, best=best)
+
+
+def _round_step(
+    data: TreeData, settings: GrowthSettings, owners: OwnersRows, before: Rounds, *, masked: bool
+) -> SumChain:
+    def vectors(table: "OwnerTable | None") -> "VectorProgram":
+        return grow_round(data, settings, None if table is None else owners.after(before, table))
+
+    trees, numbers = data.objective.trees, 2 if data.objective.counts_hessian else 3
+    nodes = 1 + sum(2**level // 2 for level in range(1, settings.depth))
+    return SumChain(
+        label="a tree" if trees == 1 else f"{trees} trees",
+        vectors=vectors,
+        length=LOSS_WORDS + trees * tree_words(settings.depth),
+        sums=settings.depth,
+        words=LOSS_WORDS + trees * numbers * (1 + nodes * data.layout.total),
+        shows=(
+            f"sums of gradients and counts of rows in every bin of each node with {2 * settings.rules.minimum} rows or "
+            "more, also of bins with fewer"
+        ),
+        masked=masked,
+    )
+
+
+def _losses(data: TreeData, opened: NDArray[np.int64]) -> dict[str, Any]:
+    """Of the rows that trees are grown on, and of those held out."""
+    found: dict[str, Any] = {}
+    for name, (total, rows) in zip(("train", "holdout"), opened.reshape(2, 2).tolist(), strict=True):
+        found[name] = data.objective.metric_value(total / (1 << LOSS_BITS), rows) if rows else None
+    return found
+
+
+def _stalled(curve: list[dict[str, Any]], patience: int | None) -> bool:
+    if patience is None or len(curve) <= patience:
+        return False
+    losses = [each["holdout"] for each in curve]
+    return bool(np.argmin(losses) < len(losses) - patience)
+
+
+def found_model(data: TreeData, grown: BoostedRounds) -> dict[str, Any]:
+    """What an answer says of the model, and the model."""
+    kept = grown.rounds[: grown.best]
+    return {
+        "objective": data.objective.name,
+        "metric": data.objective.metric,
+        "rounds": grown.best,
+        "grown": len(grown.rounds),
+        "curve": grown.curve,
+        "importance": _importance(data, kept),
+        "base_score": data.base,
+        "booster": booster_text(
+            kept,
+            names=[column.name for column in data.columns],
+            cuts=data.cuts,
+            objective=data.objective.name,
+            classes=len(data.target.classes),
+            base_score=data.base,
+        ),
+    }
+
+
+def _importance(data: TreeData, rounds: Rounds) -> dict[str, float]:
+    """The share of all gains that splits of each column make, the largest first."""
+    gains = np.zeros(len(data.columns))
+    for tree in (tree for own in rounds for tree in own):
+        inner = tree.column >= 0
+        np.add.at(gains, tree.column[inner], tree.gain[inner].astype(np.float64))
+    shares = gains / max(gains.sum(), np.finfo(float).tiny)
+    order = sorted(range(len(shares)), key=lambda place: (-shares[place], place))
+    return {data.columns[place].name: float(shares[place]) for place in order}

@@ -1,0 +1,102 @@
+"""winnow trees TABLE --target COLUMN"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.options import AsJson
+
+
+def _number(help: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(metavar="NUMBER", help=help, show_default=False)
+    return option
+
+
+def trees(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to grow trees on.", show_default=False)],
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.", show_default=False)],
+    federation: FederationFile = None,
+    kit: PersonKit = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Split these columns alone.", show_default=False)
+    ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="VALUE", help="The value whose probability is predicted.", show_default=False),
+    ] = None,
+    rounds: Annotated[int | None, _number("Rounds of boosting. Default: 100.")] = None,
+    depth: Annotated[int | None, _number("Of a tree. Default: 6.")] = None,
+    learning_rate: Annotated[float | None, _number("What a leaf's weight is multiplied by. Default: 0.1.")] = None,
+    bins: Annotated[int | None, _number("Of a column, at most. Default: 64.")] = None,
+    reg_lambda: Annotated[float | None, _number("λ, added to sums of second derivatives. Default: 1.")] = None,
+    reg_alpha: Annotated[float | None, _number("α, taken off sums of gradients. Default: 0.")] = None,
+    gamma: Annotated[float | None, _number("What a split has to gain. Default: 0.")] = None,
+    min_child_weight: Annotated[float | None, _number("Σh of a child, at least. Default: 1.")] = None,
+    minimum: Annotated[int | None, _number("Rows of a child, where more than owners demand.")] = None,
+    holdout: Annotated[float | None, _number("The share of rows that trees are measured by. Default: 0.")] = None,
+    early_stopping: Annotated[int | None, _number("Stop after so many rounds that do not help rows held out.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Without masks: the server sees each owner's sums.")] = False,
+    seed: Annotated[int | None, _number("Of the rows held out. Default: 0.")] = None,
+    owners: OwnersOption = None,
+    folder: FolderOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write XGBoost's model, as .json or .ubj.", show_default=False),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page about it.", show_default=False)
+    ] = None,
+    explain: ExplainOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """Grow boosted trees over the rows of several owners, from sums of gradients: the result is an XGBoost booster."""
+    from winnow.analytics.answers import render_answer
+    from winnow.analytics.question import read_question
+    from winnow.analytics.trees.boosted_trees import MODEL_FILES, BoostedTrees, require_xgboost
+    from winnow.cli.ask_owners import ask, check_output, names
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.questions import FEDERATION_FILE
+
+    check_output(out, out.suffix.lower() if out is not None and out.suffix.lower() in MODEL_FILES else MODEL_FILES[0])
+    check_output(page, ".html", "--page")
+    if out is not None:
+        require_xgboost()
+    given = {
+        "kind": "trees",
+        "table": table,
+        "target": target,
+        "columns": names(columns),
+        "positive": positive,
+        "rounds": rounds,
+        "depth": depth,
+        "learning_rate": learning_rate,
+        "bins": bins,
+        "reg_lambda": reg_lambda,
+        "reg_alpha": reg_alpha,
+        "gamma": gamma,
+        "min_child_weight": min_child_weight,
+        "minimum": minimum,
+        "holdout": holdout,
+        "early_stopping": early_stopping,
+        "secure": False if plain else None,
+        "seed": seed,
+    }
+    question = read_question({key: value for key, value in given.items() if value is not None})
+    if explain:
+        from winnow.cli.explain_question import explain_asked
+
+        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        return
+    found = BoostedTrees(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+    if out is not None:
+        found.save(out)
+    if page is not None:
+        from winnow.analytics.answers import write_answer_page
+
+        write_answer_page(dict(found.answer), page)
+    if as_json:
+        write_json(found.answer)
+    else:
+        stdout_console().print(render_answer(dict(found.answer)))

@@ -1,0 +1,244 @@
+"""Trees over several owners: XGBoost's own on the same bins, however rows are divided and whoever carries the sums."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost
+
+from tree_rows import (
+    DECLARATION,
+    KINDS,
+    divided,
+    federated_cuts,
+    grown,
+    in_bins,
+    pooled_booster,
+    rows_of,
+    same_nodes,
+    terms_of,
+    trees_in,
+)
+from winnow.analytics.question import read_question
+from winnow.analytics.simulate import ask_owners
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.analytics.trees.boosted_trees import BoostedTrees
+from winnow.analytics.trees.cut_points import Part, choose_bins
+from winnow.core import ConfigError, DataError, RunError
+
+TARGETS: Mapping[str, Mapping[str, Any]] = {
+    "yes": {"objective": "binary:logistic"},
+    "three": {"objective": "multi:softprob", "num_class": 3},
+    "amount": {"objective": "reg:squarederror"},
+}
+COLUMNS = ["x", "heavy", "kind"]
+ROUNDS = 4
+
+
+def encoded(rows: pd.DataFrame, target: str) -> np.ndarray:
+    if target == "amount":
+        return rows[target].to_numpy()
+    return rows[target].map({"no": 0, "yes": 1, "low": 0, "mid": 1, "high": 2}).to_numpy()
+
+
+def cells_of(rows: pd.DataFrame) -> np.ndarray:
+    codes = rows["kind"].map({value: place for place, value in enumerate(KINDS)})
+    return np.stack([rows["x"], rows["heavy"], codes], axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("owners", "how"), [(2, "shuffled"), (5, "label-skewed"), (20, "size-skewed")])
+def test_trees_are_those_of_xgboost_on_all_rows(target: str, owners: int, how: str) -> None:
+    rows = rows_of(2000)
+    tables = divided(rows, owners, how, target)
+    answer = grown(tables, target=target, columns=COLUMNS, rounds=ROUNDS, depth=4)
+    cuts = federated_cuts(tables, answer)
+    pooled = pd.concat([table.rows.to_pandas() for table in tables])
+    settings = {**TARGETS[target], "max_depth": 4, "eta": 0.1, "base_score": answer["base_score"]}
+    binned = in_bins(cells_of(pooled), cuts)
+    theirs = pooled_booster(binned, encoded(pooled, target), ROUNDS, **settings)
+    counts = [
+        same_nodes(own, other, cuts)
+        for own, other in zip(trees_in(answer["booster"]), trees_in(theirs.save_raw("json")), strict=True)
+    ]
+    same, nodes = np.sum(counts, axis=0)
+    assert nodes > 60
+    assert same >= 0.99 * nodes
+    assert BoostedTrees(answer).predict(pooled) == pytest.approx(theirs.predict(xgboost.DMatrix(binned)), abs=2e-3)
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 6])
+def test_masked_sums_give_the_same_model_byte_for_byte(owners: int) -> None:
+    tables = divided(rows_of(600), owners)
+    given = {"target": "yes", "rounds": 3, "depth": 3, "holdout": 0.2}
+    question = read_question({"kind": "trees", "table": "t", **given})
+    named = {f"owner-{place}": table for place, table in enumerate(tables)}
+    secure = ask_owners(question, named, terms_of(owners, minimum=5))
+    assert secure == grown(tables, minimum=5, **given)
+    plain = read_question({"kind": "trees", "table": "t", "secure": False, **given})
+    assert ask_owners(plain, named, terms_of(owners, minimum=5)) == secure
+
+
+def test_the_division_of_rows_does_not_matter() -> None:
+    rows = rows_of(800)
+    boosters = {
+        grown(divided(rows, owners, how), target="amount", rounds=3, depth=3)["booster"]
+        for owners in (1, 4)
+        for how in ("shuffled", "size-skewed")
+    }
+    assert len(boosters) == 1
+
+
+def test_children_have_the_minimum_of_rows_and_the_model_no_statistics_of_them() -> None:
+    rows = rows_of(2000)
+    answer = grown(divided(rows, 3), minimum=40, target="yes", rounds=5, depth=6, min_child_weight=0)
+    trees = BoostedTrees(answer)
+    data = xgboost.DMatrix(trees.cells(rows), feature_names=trees.columns)
+    leaves = trees.model.predict(data, pred_leaf=True)
+    assert min(np.bincount(own.astype(int))[np.unique(own.astype(int))].min() for own in leaves.T) >= 40
+    for tree in trees_in(trees.model.save_raw("json")):
+        for name in ("sum_hessian", "loss_changes", "base_weights"):
+            assert not np.any(tree[name])
+
+
+def test_a_heavy_value_has_a_bin_of_its_own_and_others_share_evenly() -> None:
+    rows = rows_of(4000)
+    tables = divided(rows, 3)
+    answer = grown(tables, target="yes", rounds=1, depth=1)
+    _, heavy, kind = federated_cuts(tables, {**answer, "columns": [{"name": name} for name in COLUMNS]}, bins=16)
+    assert kind.tolist() == [0.5, 1.5, 2.5]
+    counts = np.bincount(np.searchsorted(heavy, rows["heavy"].to_numpy(np.float32), side="right"))
+    assert counts[0] == (rows["heavy"] == 0).sum()
+    assert len(counts) >= 14
+    assert counts[1:].max() < 2.2 * counts[1:].mean()
+
+
+def test_no_bin_has_fewer_rows_than_the_minimum() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        edges = np.unique(rng.integers(0, 1000, 30))
+        rows = rng.integers(0, 50, len(edges) - 1) * (rng.random(len(edges) - 1) < 0.5) + 500 * (
+            rng.random(len(edges) - 1) < 0.05
+        )
+        parts = [Part(int(a), int(b), int(n)) for a, b, n in zip(edges, edges[1:], rows, strict=False)]
+        begins = choose_bins(parts, 12, 40)
+        assert len(begins) < 12
+        places = np.searchsorted(begins, [part.first for part in parts], side="right")
+        sums = np.bincount(places, weights=[part.rows for part in parts])
+        assert len(begins) == 0 or sums.min() >= 40
+
+
+def test_early_stopping_keeps_the_best_rounds() -> None:
+    rows = rows_of(600)
+    rows["yes"] = np.random.default_rng(5).choice(["no", "yes"], len(rows))  # nothing to learn
+    answer = grown(divided(rows, 2), target="yes", rounds=60, depth=4, holdout=0.3, early_stopping=5, learning_rate=0.5)
+    losses = [each["holdout"] for each in answer["curve"]]
+    assert answer["grown"] < 60
+    assert answer["rounds"] == int(np.argmin(losses))
+    assert answer["grown"] == answer["rounds"] + 6  # the loss after a round is told with the next one's first sum
+    assert len(trees_in(answer["booster"])) == answer["rounds"]
+    assert answer["curve"][-1]["train"] < answer["curve"][0]["train"]
+
+
+def test_the_learning_curve_is_the_loss_of_the_model() -> None:
+    rows = rows_of(700)
+    answer = grown(divided(rows, 3), target="three", rounds=4, depth=3)
+    p = BoostedTrees(answer).predict(rows)
+    expected = -np.log(p[np.arange(len(rows)), encoded(rows, "three")]).mean()
+    assert answer["curve"][-1]["train"] == pytest.approx(expected, abs=1e-4)
+    assert answer["left_out"] == ["note"]
+
+
+def test_predictions_take_frames_mappings_and_records_with_missing_cells() -> None:
+    rows = rows_of(500)
+    trees = BoostedTrees(grown(divided(rows, 2), target="yes", columns=COLUMNS, rounds=2, depth=3))
+    head = rows.head(5)
+    expected = trees.predict(head)
+    assert trees.predict(head.to_dict("list")).tolist() == expected.tolist()
+    assert trees.predict(head.to_dict("records")).tolist() == expected.tolist()
+    assert len(trees.predict({"x": [np.nan], "heavy": [np.nan], "kind": ["unheard of"]})) == 1
+    with pytest.raises(DataError, match="the rows have no column 'heavy'"):
+        trees.predict({"x": [1.0], "kind": ["a"]})
+
+
+def test_a_model_is_saved_as_xgboost_reads_it(tmp_path: Path) -> None:
+    rows = rows_of(400)
+    trees = BoostedTrees(grown(divided(rows, 2), target="amount", columns=COLUMNS, rounds=2, depth=2))
+    for name in ("model.json", "model.ubj"):
+        trees.save(tmp_path / name)
+        booster = xgboost.Booster(model_file=tmp_path / name)
+        data = xgboost.DMatrix(trees.cells(rows), feature_names=COLUMNS)
+        assert booster.predict(data).tolist() == trees.predict(rows).tolist()
+    with pytest.raises(ConfigError, match=r"writes models as \.json or \.ubj"):
+        trees.save(tmp_path / "model.pkl")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"target": "nothing"}, "there is no column 'nothing'"),
+        ({"target": "note"}, "target 'note' is protected without a list of values"),
+        ({"target": "yes", "columns": ("note",)}, "column 'note' has neither bounds nor values"),
+        ({"target": "yes", "columns": ("yes",)}, "column 'yes' is the target"),
+        ({"target": "yes", "positive": "yess"}, "did you mean 'yes'"),
+        ({"target": "yes", "early_stopping": 3}, "early_stopping needs holdout"),
+        ({"target": "yes", "epsilon": 1.0}, "cannot be made noisy"),
+        ({"target": "yes", "depth": 11}, "depth"),
+    ],
+)
+def test_mistakes_are_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        grown(divided(rows_of(100), 2), **settings)
+
+
+def test_too_few_rows_of_a_class_are_refused() -> None:
+    rows = rows_of(300)
+    rows.loc[5:, "yes"] = "no"
+    with pytest.raises(ConfigError, match="fewer than 10 rows where yes is yes in all"):
+        grown(divided(rows, 2), minimum=10, target="yes")
+
+
+def test_one_of_several_values_is_predicted_where_it_is_named() -> None:
+    rows = rows_of(500)
+    answer = grown(divided(rows, 2), target="three", positive="high", columns=COLUMNS, rounds=3, depth=3)
+    assert answer["classes"] == ["not high", "high"]
+    predicted = BoostedTrees(answer).predict(rows)
+    assert predicted[rows["three"] == "high"].mean() > predicted[rows["three"] != "high"].mean() + 0.05
+
+
+# A server that lies about the model -----------------------------------------------------------------------------------
+
+
+def _tampered(answer: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    booster = json.loads(answer["booster"])
+    tree = booster["learner"]["gradient_booster"]["model"]["trees"][0]
+    for name, (place, value) in changes.items():
+        tree[name][place] = value
+    return {**answer, "booster": json.dumps(booster)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"left_children": (0, 1_000_000)},
+        {"left_children": (0, 0)},
+        {"left_children": (0, -7)},
+        {"right_children": (0, 1)},
+        {"split_indices": (0, 99)},
+        {"split_indices": (0, -1)},
+        {"split_conditions": (0, 1e400)},
+        {"default_left": (0, 2)},
+        {"left_children": (0, "1")},
+    ],
+)
+def test_a_booster_with_impossible_nodes_never_reaches_xgboost(changes: dict[str, Any]) -> None:
+    answer = grown([OwnerTable(DECLARATION, divided(rows_of(200), 1)[0].rows)], target="yes", rounds=1, depth=2)
+    with pytest.raises(RunError, match="the booster in the answer"):
+        BoostedTrees(_tampered(answer, **changes)).predict(rows_of(5))
+    for name, wrong in (("booster", "{}"), ("booster", "["), ("objective", "rank:ndcg"), ("base_score", float("nan"))):
+        with pytest.raises(RunError, match="the booster in the answer"):
+            BoostedTrees({**answer, name: wrong}).predict(rows_of(5))
