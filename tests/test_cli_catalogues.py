@@ -23,6 +23,8 @@ from winnow.learn.algorithm import Recipe
 
 AT_SERVER_ALONE = {"semifl", "server-only"}
 """Algorithms that need labels at the server."""
+FEATURES = {"fed-byol", "fedu", "fedema"}
+"""Algorithms that learn features, which are scored at the server."""
 
 HELP_FOR_ALL = """
 import sys
@@ -165,7 +167,8 @@ def test_presets_are_listed_and_shown(capsys):
 
 def test_every_preset_suits_every_algorithm():
     """But for SCAFFOLD and FedCOMGATE, whose rules are ones for SGD, where the preset trains by Adam; and for methods
-    that need labels at the server where there are none, or cannot do with them where there are no others.
+    that need labels at the server where there are none, or cannot do with them where there are no others; and for those
+    that learn features where clients are to test them.
     """
     refused, reasons = set(), []
     for preset in presets():
@@ -176,11 +179,15 @@ def test_every_preset_suits_every_algorithm():
                 refused.add((preset, algorithm))
                 reasons.append(str(error))
     few, everything = {"few-labels-mnist", "few-labels-cifar10"}, set(presets())
-    unlabelled = {(preset, name) for preset in few for name in Recipe.known.keys() - {*AT_SERVER_ALONE, "fixmatch"}}
+    unlabelled = {
+        (preset, name) for preset in few for name in Recipe.known.keys() - {*AT_SERVER_ALONE, *FEATURES, "fixmatch"}
+    }
     labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
     by_adam = {("gas-turbine", "fedcomgate"), ("gas-turbine", "scaffold")}
-    assert refused == unlabelled | labelled | by_adam
-    assert all(re.search(r"requires local.name = 'sgd'|data\.labels", reason) for reason in reasons)
+    tested = {name for name in presets() if resolve(name).data.local_test}
+    probed = {(preset, name) for preset in tested for name in FEATURES}
+    assert refused == unlabelled | labelled | by_adam | probed
+    assert all(re.search(r"requires local.name = 'sgd'|data\.labels|linear probe", reason) for reason in reasons)
 
 
 def test_algorithms_are_listed(capsys):

@@ -8,6 +8,7 @@ from winnow.core import RoundFinished
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
+from winnow.learn.extended_model import state_without_heads
 from world import blobs, experiment, prepared
 
 WITH_PRIVATE_BODIES = {
@@ -34,7 +35,7 @@ def test_batch_normalisation_goes_with_it(algorithm: str) -> None:
     small = experiment(*momentum, "data.partition={name='dirichlet', alpha=0.3}", algorithm=algorithm)
     ready = prepare_run(small, RunInputs(dataset=blobs(), module=network))
     for _ in ready.training.run(ready.federation):
-        model = ready.training.model
+        model = state_without_heads(ready.module, ready.training.model)
         assert all(torch.isfinite(tensor).all() for tensor in model.values())
         assert (model["1.running_var"] > 0).all()
         assert model["1.num_batches_tracked"].dtype == torch.int64

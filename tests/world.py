@@ -32,7 +32,12 @@ BASE: dict[str, Any] = {
 
 
 AT_SERVER = "data.labels={at = 'server', rows = 60}"
-NEEDED = {"semifl": (AT_SERVER, "client.threshold=0.5"), "server-only": (AT_SERVER,)}
+HEADS = ("client.hidden=16", "client.width=8", "local.epochs=1", "local.batch_size=20")
+NEEDED = {
+    **dict.fromkeys(("fed-byol", "fedu", "fedema"), HEADS),
+    "semifl": (AT_SERVER, "client.threshold=0.5"),
+    "server-only": (AT_SERVER,),
+}
 """What some algorithms cannot do without."""
 
 

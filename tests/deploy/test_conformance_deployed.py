@@ -24,6 +24,7 @@ from winnow.deploy.jobs.party_data import SiteData
 from winnow.experiment.build_simulation import data_settings_for, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.algorithm import Recipe
+from winnow.learn.extended_model import state_without_heads
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment
 
@@ -71,7 +72,7 @@ def settings(algorithm: str) -> Experiment:
 @cache
 def simulated(algorithm: str) -> tuple[Sequence[AnyEvent], Mapping[str, torch.Tensor]]:
     run = prepare_run(settings(algorithm), RunInputs(dataset=blobs()))
-    return list(run.training.run(run.federation)), run.training.best
+    return list(run.training.run(run.federation)), state_without_heads(run.module, run.training.best)
 
 
 def course(events: Iterable[AnyEvent]) -> list[Any]:

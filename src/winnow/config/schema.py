@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from winnow.config.job_settings import JobSettings
-from winnow.config.label_checks import label_conflict
+from winnow.config.label_checks import label_conflict, method_name
 from winnow.core import ConfigError, ModelError, Settings
 from winnow.data import DataSettings
 from winnow.fleet import Devices, FleetSettings
@@ -54,9 +54,12 @@ class EngineSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """Whose scores decide, and whether clients also evaluate models that they have first fine-tuned."""
+    """Whose scores decide, and whether clients also evaluate models that they have first fine-tuned. With a `probe`, a
+    model's last layer is fitted at the server before it is evaluated there; methods that train no last layer have it.
+    """
 
     by: Literal["reference", "clients", "tuned"] = "reference"
+    probe: Literal["none", "linear"] | None = None
     tune_epochs: int = Field(default=0, ge=0)
     tune_every: int = Field(default=10, ge=1)
     tune_from: Literal["own", "average"] = "own"
@@ -64,6 +67,8 @@ class EvaluationSettings(Settings):
     def conflict(self, whole: "Experiment") -> str | None:
         """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
         local_test, rounds = whole.data.local_test, whole.rounds
+        if (conflict := self._probe_conflict(whole)) is not None:
+            return conflict
         if self.by == "tuned" and not self.tune_epochs:
             return "evaluation.by = 'tuned' needs evaluation.tune_epochs: for how long clients tune a model"
         if self.by == "clients" and not local_test:
@@ -72,6 +77,20 @@ class EvaluationSettings(Settings):
             return "evaluation.tune_epochs needs data.local_test: the share of its samples that each client tests on"
         if self.tune_epochs and self.tune_every > rounds:
             return f"evaluation.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
+        return None
+
+    def _probe_conflict(self, whole: "Experiment") -> str | None:
+        method = method_name(whole.client)
+        if whole.client.learns_features and self.probe == "none":
+            return f"{method} trains no last layer, so evaluation.probe = 'none' would score nothing; remove it"
+        if not whole.probes:
+            return None
+        if whole.reference_clients:
+            return "a linear probe needs samples at the server, and reference_clients hold them; remove one of the two"
+        if whole.loss not in (None, "cross-entropy"):
+            return f"a linear probe has one output per class, which loss = {whole.loss!r} has not; remove loss"
+        if whole.data.local_test:
+            return "a linear probe stays at the server, so clients cannot test by it; remove data.local_test"
         return None
 
 
@@ -133,6 +152,11 @@ class Experiment(Settings):
         if conflict is not None:
             raise ValueError(conflict)
         return self
+
+    @property
+    def probes(self) -> bool:
+        """Whether models are scored by a linear probe of their features."""
+        return self.evaluation.probe == "linear" or (self.evaluation.probe is None and self.client.learns_features)
 
     def composed(self) -> Algorithm:
         """The algorithm's parts as one value."""

@@ -1,11 +1,14 @@
 """Who evaluates the models of a run."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Population
+from winnow.experiment.build_learning_site import ModelSetup
 from winnow.learn.client_store import ClientStore
 from winnow.learn.evaluation import (
     CombinedEvaluator,
@@ -17,6 +20,7 @@ from winnow.learn.evaluation import (
 )
 from winnow.learn.final_evaluation import FinalEvaluator
 from winnow.learn.handlers import FineTuning, PersonalEvaluationSettings
+from winnow.learn.linear_probe import ProbingEvaluator
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.run_plan import TrainingPlan
 
@@ -24,26 +28,31 @@ from winnow.learn.run_plan import TrainingPlan
 def build_evaluator(
     experiment: Experiment,
     plan: TrainingPlan,
-    evaluator: ModelEvaluator,
+    model: ModelSetup,
     *,
     sizes: NDArray[np.int64],
     local_test_sizes: NDArray[np.int64] | None,
     reference: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
     store: ClientStore | None,
+    server_labelled: tuple[Tensor, Tensor] | None = None,
 ) -> CombinedEvaluator:
     """The reference and, beside it, a test set and the clients themselves, as far as the experiment has them.
 
-    `store` is what clients keep, where one process has it all.
+    `store` is what clients keep, where one process has it all. A probe is fitted to what the server has labelled.
     """
+    evaluator = model.evaluator
     first: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
         else ServerEvaluator("reference", evaluator, reference, plan.metrics, plan.profile_classes)
     )
     beside: list[Evaluator] = []
-    if _test_counts(plan, test):
-        beside.append(ServerEvaluator("test", evaluator, test, plan.metrics))
+    tests = [ServerEvaluator("test", evaluator, test, plan.metrics)] if _test_counts(plan, test) else []
+    if experiment.probes and isinstance(first, ServerEvaluator):
+        first = _probing_evaluator(plan, model, first, tests, server_labelled)
+    else:
+        beside += tests
     if local_test_sizes is not None:
         tested_clients = np.flatnonzero(local_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metrics=(plan.metric,))
@@ -51,6 +60,22 @@ def build_evaluator(
         if experiment.evaluation.tune_epochs:
             beside.append(_fine_tuned_evaluator(experiment, tested_clients, plan, store))
     return CombinedEvaluator(first, *beside)
+
+
+def _probing_evaluator(
+    plan: TrainingPlan,
+    model: ModelSetup,
+    reference: ServerEvaluator,
+    tests: Sequence[ServerEvaluator],
+    rows: tuple[Tensor, Tensor] | None,
+) -> ProbingEvaluator:
+    if plan.classes is None:
+        raise ConfigError("evaluation.probe tells classes apart, and this is a regression; remove it")
+    if rows is None and not len(reference.y):
+        raise ConfigError(
+            "a linear probe needs labelled samples at the server, which has none; give it a reference set"
+        )
+    return ProbingEvaluator(model.module, model.loss, plan.metrics, plan.classes, reference, tests, rows)
 
 
 def build_final_evaluator(

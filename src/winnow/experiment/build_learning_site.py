@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from winnow.config.schema import EngineSettings
 from winnow.core import Randomness
 from winnow.learn.client_quality.evidence_pass import EvidencePass
+from winnow.learn.extended_model import loss_of_predictions, trained_form
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric, metrics_by_name
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -30,7 +31,7 @@ class ModelSetup:
     """A model, its loss and a few samples, on the device that computes, and what follows from them."""
 
     module: nn.Module
-    """The model as training knows it; the user's own is `own_module(module)`."""
+    """The model as training knows it, with a method's further heads; the user's own is in it."""
     loss: Loss
     own: OwnTraining | None
     """A training step or a whole local loop of the user's own."""
@@ -55,9 +56,9 @@ class ModelSetup:
         engine = self.engine
         benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.batch_size)
         return choose_execution(
-            self.module,
+            trained_form(self.module),
             *self.probe,
-            self.loss,
+            loss_of_predictions(self.module, self.loss),
             engine.execution,
             engine.threads,
             benchmark,

@@ -25,7 +25,7 @@ from winnow.config.compatibility_checks import (
     output_width,
     reference_evaluation_notice,
 )
-from winnow.config.label_checks import check_augmentation
+from winnow.config.label_checks import check_augmentation, method_name
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.join_names import listed
@@ -38,6 +38,7 @@ from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
+from winnow.learn.extended_model import extend_model
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
 from winnow.learn.representation_profile import ELEMENT_BYTES
@@ -98,6 +99,8 @@ def set_up_training(
         check_own_training(own, experiment.client)
     with _naming_features(preprocessing):
         module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
+        method = experiment.client
+        module = extend_model(module, method, x, classes, experiment.seed, method_name(method))
         layer = experiment.select.layer_for(module, x)
     private = frozenset(experiment.client.private_names(module))
     model = ModelSetup(
@@ -245,10 +248,12 @@ class TrainingSetup:
         are `server_labelled` the server trains itself, if its part of the algorithm does.
         """
         held, tested = self._tensors(reference), self._tensors(test)
+        taught = None if server_labelled is None else self._tensors(server_labelled)
         evaluator = build_evaluator(
             self.experiment,
             plan,
-            self.model.evaluator,
+            self.model,
+            server_labelled=taught,
             sizes=sizes,
             local_test_sizes=local_test_sizes,
             reference=held,
@@ -268,7 +273,7 @@ class TrainingSetup:
             self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
         )
         emulation = self._emulation(plan, held, sizes)
-        teacher = None if server_labelled is None else self._teacher(*self._tensors(server_labelled))
+        teacher = None if taught is None else self._teacher(*taught)
         return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher)
 
     def _teacher(self, x: Tensor, y: Tensor) -> Teacher:

@@ -30,6 +30,7 @@ from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
 from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.client_store import ClientStore
+from winnow.learn.extended_model import model_without_heads, state_without_heads
 from winnow.learn.final_evaluation import FinalEvaluation, SetScores
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import ModelState
@@ -359,8 +360,9 @@ def _save(prepared: PreparedRun, folder: RunFolder) -> float:
 
 
 def _shared(prepared: PreparedRun, model: ModelState) -> ModelState:
-    """What of a model does not stay with the clients."""
-    return {name: tensor for name, tensor in model.items() if name not in prepared.plan.private}
+    """What of a model does not stay with the clients, without the heads that a method has beside it."""
+    shared = {name: tensor for name, tensor in model.items() if name not in prepared.plan.private}
+    return state_without_heads(prepared.module, shared)
 
 
 def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
@@ -391,7 +393,7 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         plan=prepared.plan,
         summary=view.summary(),
         view=view,
-        model=own_module(prepared.module.eval()),
+        model=own_module(model_without_heads(prepared.module.eval())),
         estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
@@ -405,4 +407,4 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
         raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
     own = deepcopy(like)
     own.load_state_dict(update.personal_model(common, store.read(client)))
-    return own_module(own.eval())
+    return own_module(model_without_heads(own.eval()))

@@ -29,6 +29,7 @@ from winnow.experiment.model_folder import (
 )
 from winnow.experiment.provenance import Provenance
 from winnow.learn.adapted_model import AdaptedModel, own_module
+from winnow.learn.extended_model import model_without_heads
 from winnow.learn.models import ModelSettings, PythonModel
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.sklearn_models import estimator_model, is_estimator
@@ -220,6 +221,7 @@ def trained_model(
     if plan.classes is None and not preprocessing.targets:
         targets = tuple(TargetSpec() for _ in range(plan.outputs))
         preprocessing = preprocessing.model_copy(update={"targets": targets})
+    module = model_without_heads(module)
     return SavedModel(
         model=deepcopy(own_module(module)).eval(),
         output=module.output if isinstance(module, AdaptedModel) else None,

@@ -69,6 +69,8 @@ class ClientUpdate(Choice, AlgorithmPart):
     """Whether it trains on samples without labels, too; otherwise clients are given their labelled samples alone."""
     labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some"})
     """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
+    learns_features: ClassVar[bool] = False
+    """Whether it trains all but a model's last layer, which a linear probe then fits at the server."""
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
 
@@ -79,6 +81,10 @@ class ClientUpdate(Choice, AlgorithmPart):
 
     @abstractmethod
     def update(self, training: LocalTraining) -> LocalResult: ...
+
+    def heads(self, features: int, outputs: int) -> nn.Module | None:
+        """Heads that it trains beside the model, on the features before its last layer; see `ExtendedModel`."""
+        return None
 
     def extra_part_shapes(self, model: ModelState) -> Payload:
         """What each of those parts looks like, unless the server sends it out itself under the same name: a reply with

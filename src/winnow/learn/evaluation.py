@@ -5,7 +5,7 @@ disjoint test set at the server. The same pass gives the reference profile of th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +28,8 @@ class Evaluation:
 
     metrics: dict[str, dict[str, float]]
     profile: ReferenceProfile | None
+    fitted: ModelState = field(default_factory=dict)
+    """Parameters that were fitted to evaluate the model, and belong to it where it is kept as the best."""
 
 
 class Evaluator(Protocol):
@@ -53,6 +55,11 @@ class ServerEvaluator:
     def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
         seen = self._evaluator.evaluate(state, self.x, self.y, self.metrics, profile_classes=self._classes)
         return Evaluation(metrics={self.name: seen.metrics}, profile=seen.profile)
+
+    @property
+    def profiles(self) -> bool:
+        """Whether an evaluation gives a profile."""
+        return self._evaluator.watches_layer
 
     def confusion(self, state: ModelState, classes: int) -> DataSetEvaluation:
         """The scores of a model, and which of so many classes it takes for which; none counted for 0 classes."""
@@ -219,4 +226,4 @@ class CombinedEvaluator:
         metrics = dict(evaluation.metrics)
         for other in self._others:
             metrics |= other.evaluate(state, version, round, send_tasks).metrics
-        return Evaluation(metrics=metrics, profile=evaluation.profile)
+        return Evaluation(metrics=metrics, profile=evaluation.profile, fitted=evaluation.fitted)

@@ -29,6 +29,7 @@ from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.learn.adapted_model import own_module
+from winnow.learn.extended_model import model_without_heads, state_without_heads
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.stack import as_tensor
@@ -182,7 +183,7 @@ def _result(
 ) -> Result:
     experiment, names = setup.experiment, run.client_names
     best, last = (
-        {name: tensor for name, tensor in model.items() if name not in plan.private}
+        state_without_heads(setup.model.module, {name: t for name, t in model.items() if name not in plan.private})
         for model in (training.best, training.model)
     )
     for name, model in (("best", best), ("last", last)):
@@ -218,7 +219,7 @@ def _result(
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=own_module(setup.model.module.eval()),
+        model=own_module(model_without_heads(setup.model.module.eval())),
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,

@@ -16,6 +16,7 @@ from winnow.learn.aggregation import AggregationRule, Contribution, Fold, Weight
 from winnow.learn.algorithm import Recipe
 from winnow.learn.augment import weak
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.moving_average import average_outputs, move_average
 from winnow.learn.pseudo_labels import LABELLED, added, clipped, labelled_share
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, Draw, GradientRule, Loss, ModelState, StepContext, mean_loss
@@ -52,9 +53,7 @@ class MeanTeacherGradient(GradientRule):
         labelled, unlabelled = batches
         known = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
         gradients, losses = at.gradients(parameters, known)
-        taught = [at.memory[name] for name in at.execution.layout.trained]
-        kept = [at.memory[name] for name in at.execution.layout.carried]
-        seen = at.outputs(taught, weak(unlabelled.x, at.draws("weak teacher", unlabelled)), kept)
+        seen = average_outputs(at, unlabelled, weak(unlabelled.x, at.draws("weak teacher", unlabelled)))
         followed = unlabelled._replace(
             x=weak(unlabelled.x, at.draws("weak student", unlabelled)), y=sharpened(seen.softmax(1), self.temperature)
         )
@@ -63,12 +62,7 @@ class MeanTeacherGradient(GradientRule):
         return clipped(added(gradients, further, self.factor), self.clip), loss
 
     def after(self, at: StepContext, parameters: list[Tensor]) -> None:
-        now = dict(zip(at.execution.layout.trained, parameters, strict=True))
-        for name, tensor in at.memory.items():
-            if name in now:
-                tensor.lerp_(now[name], 1 - self.average)
-        for name, tensor in zip(at.execution.layout.carried, at.carried, strict=True):
-            at.memory[name].copy_(tensor)
+        move_average(at, parameters, self.average)
 
 
 class MeanTeacherUpdate(ClientUpdate):

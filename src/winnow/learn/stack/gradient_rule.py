@@ -105,11 +105,15 @@ class StepContext:
                 tensor.index_copy_(0, which, part)
         return whole, losses
 
-    def outputs(self, parameters: list[Tensor], x: Tensor, carried: list[Tensor] | None = None) -> Tensor:
-        """The model's outputs, [K·B, ...], in evaluation mode: without dropout, and leaving batch statistics alone."""
+    def outputs(
+        self, parameters: list[Tensor], x: Tensor, carried: list[Tensor] | None = None, inside: Tensor | None = None
+    ) -> Tensor:
+        """The model's outputs, [K·B, ...], in evaluation mode: without dropout, and leaving batch statistics alone.
+        Samples that are not `inside` a batch, [K, B], are padding, and their outputs mean nothing.
+        """
         clients = len(parameters[0])
         states = self.execution.layout.join(parameters, self.carried if carried is None else carried)
-        return self.execution.outputs(states, split_clients(x, clients)).flatten(0, 1)
+        return self.execution.outputs(states, split_clients(x, clients), inside).flatten(0, 1)
 
     def draws(self, purpose: str, batch: Batch) -> SampleDraws:
         """Random numbers for the batch's samples. Another purpose or step gives others."""

@@ -64,7 +64,11 @@ class LoopExecution:
 
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.stack([self._evaluate(states, k, rows) for k, rows in enumerate(x)])
+        if mask is None:
+            return torch.stack([self._evaluate(states, k, rows) for k, rows in enumerate(x)])
+        counts = mask.sum(1).clamp_min(1).tolist()  # padding stands last, and may not count in batch statistics
+        own = [self._evaluate(states, k, rows[:count]) for k, (rows, count) in enumerate(zip(x, counts, strict=True))]
+        return torch.stack([torch.cat([rows, rows.new_zeros(x.shape[1] - len(rows), *rows.shape[1:])]) for rows in own])
 
     def _evaluate(self, states: ModelState, client: int, x: Tensor) -> Tensor:
         self.module.eval()

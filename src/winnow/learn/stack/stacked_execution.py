@@ -103,7 +103,7 @@ class StackedExecution:
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if len(x) == 1:
-            return self._plain.outputs(states, x)
+            return self._plain.outputs(states, x, mask)
         self.twin.eval()
         self._bind(states)
         self.fold.mask = mask

@@ -6,9 +6,15 @@ from typing import Any
 
 from torch import nn
 
+from winnow.learn.stack.head_with_input import HeadWithInput
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
 from winnow.learn.stack.stacked_layers.convolution import StackedConvolution, StackedTransposedConvolution
-from winnow.learn.stack.stacked_layers.dense_and_embedding import StackedEmbedding, StackedLinear, StackedPRelu
+from winnow.learn.stack.stacked_layers.dense_and_embedding import (
+    StackedEmbedding,
+    StackedHeadWithInput,
+    StackedLinear,
+    StackedPRelu,
+)
 from winnow.learn.stack.stacked_layers.normalisation import (
     StackedBatchNorm,
     StackedGroupNorm,
@@ -22,6 +28,7 @@ __all__ = ["FoldedShape", "StackedLayer", "UnstackableError", "stack_layers"]
 
 _TWINS: dict[type[nn.Module], Callable[[Any, FoldedShape], StackedLayer]] = {
     nn.Linear: StackedLinear,
+    HeadWithInput: StackedHeadWithInput,
     nn.Embedding: StackedEmbedding,
     nn.PReLU: StackedPRelu,
     nn.Conv1d: StackedConvolution,

@@ -20,6 +20,13 @@ class StackedLinear(StackedLayer):
         return batched_linear(rows, self.weight, self.bias).reshape(*x.shape[:-1], wide)
 
 
+class StackedHeadWithInput(StackedLinear):
+    """What it computes, and beside it what it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([super().forward(x), x], -1)
+
+
 def batched_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[K, n, in], [K, out, in], [K, out] -> [K, n, out]."""
     if bias is None:

@@ -1,0 +1,103 @@
+"""FADE (Hong et al., 2021): some clients have labels, the others data of another domain. A domain head learns to tell
+the two kinds apart by the features, and the features learn to hide it, so that what is learnt from labels carries over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from winnow.learn.aggregation import PartialAggregation
+from winnow.learn.algorithm import Recipe
+from winnow.learn.augment import weak
+from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.extended_model import BESIDE
+from winnow.learn.pseudo_labels import LABELLED, labelled_share
+from winnow.learn.selection import UniformSelector
+from winnow.learn.stack import Batch, Draw, GradientRule, Loss, StepContext, mean_loss
+
+DOMAIN_LOSS = Loss(
+    "domain",
+    lambda outputs, domains: functional.binary_cross_entropy_with_logits(outputs[:, -1], domains, reduction="none"),
+)
+"""Of the last output, the logit of a source."""
+
+
+class DomainHead(nn.Module):
+    """Whether a sample comes from a source: a logit of p ⊗ f, where p are the class probabilities, which are taken as
+    given, and f the features (CDAN, Long et al., 2018, equation 3).
+    """
+
+    def __init__(self, features: int, outputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(features * outputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, features: Tensor, predictions: Tensor) -> Tensor:
+        shares = predictions.detach().softmax(1)
+        logit: Tensor = self.layers((shares.unsqueeze(2) * features.unsqueeze(1)).flatten(1))
+        return logit
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialGradient(GradientRule):
+    """∇CE over labelled samples, and the gradient of L²/2 with the domain loss L over all: its head goes down, the rest
+    up `factor` times as far (section 4.2). A client without labels is of the target.
+    """
+
+    factor: float
+
+    @property
+    def draws(self) -> Sequence[Draw]:
+        return Draw("all"), Draw("labelled")
+
+    def __call__(
+        self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
+    ) -> tuple[list[Tensor], Tensor]:
+        everything, labelled = batches
+        known = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
+        gradients, losses = at.gradients(parameters, known)
+        source = torch.from_numpy(labelled.sizes > 0).to(everything.weight)
+        seen = everything._replace(
+            x=weak(everything.x, at.draws("weak all", everything)),
+            y=source.repeat_interleave(everything.weight.shape[1]),
+        )
+        turned, domain_losses = at.gradients(parameters, seen, DOMAIN_LOSS)
+        domain = mean_loss(everything, domain_losses)
+        for name, gradient, other in zip(at.execution.layout.trained, gradients, turned, strict=True):
+            sign = 1.0 if name.startswith(BESIDE) else -self.factor
+            gradient.add_(other * domain.view(-1, *[1] * (other.dim() - 1)), alpha=sign)
+        return gradients, mean_loss(labelled, losses) + domain.square() / 2
+
+
+class FadeUpdate(ClientUpdate):
+    """Labelled samples and a domain head whose data stay home; everything is sent. Reported is the share of labelled
+    samples.
+    """
+
+    name: Literal["fade"] = "fade"
+    factor: float = Field(1.0, ge=0)
+    hidden: int = Field(64, ge=1, le=65_536)
+    training_factor: ClassVar[float] = 2.0
+    own_steps: ClassVar[bool] = True
+    uses_unlabelled: ClassVar[bool] = True
+
+    def heads(self, features: int, outputs: int) -> nn.Module | None:
+        return DomainHead(features, outputs, self.hidden)
+
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train(gradient_rule=AdversarialGradient(factor=self.factor))
+        shares = labelled_share(training.data, training.clients)
+        return LocalResult(model=trained.states, trained=trained, metrics={LABELLED: shares})
+
+
+fade = Recipe(
+    name="fade",
+    summary="labelled and unlabelled domains: features that hide which is which",
+    select=UniformSelector,
+    client=FadeUpdate,
+    aggregate=PartialAggregation,
+)

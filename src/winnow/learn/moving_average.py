@@ -1,0 +1,24 @@
+"""A second network that follows the trained one: a teacher, a target."""
+
+import torch
+from torch import Tensor
+
+from winnow.learn.stack import Batch, StepContext
+
+
+def average_outputs(at: StepContext, batch: Batch, x: Tensor) -> Tensor:
+    """What the network in `at.memory`, which has an entry for each of the model's, gives for a batch, x of it
+    as they were changed.
+    """
+    layout = at.execution.layout
+    trained, carried = ([at.memory[name] for name in names] for names in (layout.trained, layout.carried))
+    return at.outputs(trained, x, carried, None if batch.full else batch.weight > 0)
+
+
+@torch.no_grad()
+def move_average(at: StepContext, parameters: list[Tensor], average: float) -> None:
+    """θ' ← a·θ' + (1 − a)·θ; batch statistics are the trained network's."""
+    for name, tensor in zip(at.execution.layout.trained, parameters, strict=True):
+        at.memory[name].lerp_(tensor, 1 - average)
+    for name, tensor in zip(at.execution.layout.carried, at.carried, strict=True):
+        at.memory[name].copy_(tensor)

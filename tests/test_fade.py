@@ -1,0 +1,69 @@
+"""FADE: the adversarial step, written out with a layer that reverses gradients, and a domain without labels."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from few_label_clients import CLIENTS, LOCAL, WAYS, assert_cohort, changed, epochs_of, training, world
+from winnow.learn.algorithms.fade import FadeUpdate
+from winnow.learn.augment import weak
+from winnow.learn.extended_model import ExtendedModel, extend_model, loss_of_predictions
+from winnow.learn.stack import LOSSES, TensorData, choose_execution
+
+ONCE = LOCAL.model_copy(update={"epochs": 1})
+
+
+class Reversed(torch.autograd.Function):
+    """Forward as it is, back against it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        return -ctx.factor * slope, None
+
+
+def by_hand(start: ExtendedModel, data: TensorData, client: int, factor: float) -> dict[str, Tensor]:
+    net, own = deepcopy(start).train(), data.rows_of(client)
+    *before, head = net.model
+    known = own[data.y[own].numpy() >= 0]
+    steps = -(-len(own) // 8)
+    batches = zip(epochs_of(own, 8, steps, client), epochs_of(known, 8, steps, client, "phase 1"), strict=True)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    for step, (rows, labelled) in enumerate(batches):
+        optimiser.zero_grad()
+        loss = torch.zeros(())
+        if len(labelled):
+            x = changed(weak, "weak labelled", data.x[torch.from_numpy(labelled)], client, step, 8)
+            loss = loss + functional.cross_entropy(net.model(x)[:, :3], data.y[torch.from_numpy(labelled)])
+        features = changed(weak, "weak all", data.x[torch.from_numpy(rows)], client, step, 8)
+        for layer in before:
+            features = layer(features)
+        shares = functional.linear(features, head.weight, head.bias).detach().softmax(1)
+        pairs = torch.einsum("nc,nf->ncf", shares, Reversed.apply(features, factor)).flatten(1)
+        logit = net.beside.layers(pairs)[:, 0]
+        domain = functional.binary_cross_entropy_with_logits(logit, torch.full_like(logit, float(len(known) > 0)))
+        (loss + domain**2 / 2).backward()
+        optimiser.step()
+    return dict(net.state_dict())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_domain_head_goes_down_and_the_features_up(way: str) -> None:
+    method = FadeUpdate(factor=0.7, hidden=5)
+    model, data = world()
+    whole = extend_model(model, method, data.x[:4], 3, 0, "it")
+    assert isinstance(whole, ExtendedModel)
+    net = whole.trained_form()
+    loss = loss_of_predictions(net, LOSSES["cross-entropy"])
+    execution = choose_execution(net, data.x[:4], torch.zeros(4).long(), loss, way, own_steps="it")
+    result = method.update(training(net, data, way, local=ONCE, execution=execution))
+    assert_cohort(result, [by_hand(net, data, client, 0.7) for client in CLIENTS.tolist()])
+    assert result.metrics["labelled"].tolist() == pytest.approx([0, 9 / 25, 11 / 35])
