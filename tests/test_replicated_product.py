@@ -30,15 +30,21 @@ Matrix = NDArray[np.int64]
 
 
 def product_of(
-    left: Matrix, right: Matrix, *, thresholds: list[int] | None = None, bits: int = 62, digest: bytes = b"step"
+    left: Matrix,
+    right: Matrix,
+    *,
+    thresholds: list[int] | None = None,
+    bits: int = 62,
+    entries: list[int] | None = None,
 ) -> dict[int, ProductParty]:
     step = ProductStep(
-        digest=digest,
+        digest=b"step",
         parties=PARTIES,
         rows=len(left),
         columns=(left.shape[1], right.shape[1]),
         bits=bits,
         thresholds=None if thresholds is None else np.array(thresholds, np.int64),
+        entries=None if entries is None else np.array(entries, np.int64),
     )
     return {party: ProductParty(step, party, each) for party, each in zip(PARTIES, (left, right, None), strict=True)}
 
@@ -94,6 +100,30 @@ def test_a_comparison_of_products_is_the_plain_one(factors: tuple[Matrix, Matrix
     _, opened = exchange(product_of(left, right, thresholds=thresholds, bits=24))
     assert all(list(each) == (plain >= thresholds).tolist() for each in opened.values() if each is not None)
     assert all(each is not None for each in opened.values())
+
+
+@given(matrices(2), st.data())
+@settings(max_examples=8, deadline=None)
+def test_some_entries_become_known_and_no_part_of_the_others_is_sent(
+    factors: tuple[Matrix, Matrix], data: st.DataObject
+) -> None:
+    left, right = np.abs(factors[0]), np.abs(factors[1])
+    plain = (left.T @ right).reshape(-1)
+    entries = data.draw(st.lists(st.integers(0, len(plain) - 1), min_size=1, max_size=5))
+    sent, opened = exchange(product_of(left, right, entries=entries))
+    assert all(list(each) == plain[entries].tolist() for each in opened.values() if each is not None)
+    assert len(msgspec.msgpack.decode(sent[-1][4][7], type=ProductChunk).words) == 8 * len(entries)
+    _, opened = exchange(product_of(left, right, thresholds=[1] * len(entries), bits=24, entries=entries))
+    assert all(list(each) == (plain[entries] >= 1).tolist() for each in opened.values() if each is not None)
+
+
+def test_a_party_that_sends_parts_of_hidden_entries_is_found_out() -> None:
+    left = np.arange(6).reshape(3, 2)
+    with pytest.raises(SharesError, match="32 bytes of words where 8 were expected") as caught:
+        exchange(product_of(left, left, entries=[2]), altered(ProductChunk, 4, 7, 1, words=b"\0" * 32))
+    assert caught.value.party == 4
+    with pytest.raises(ValueError, match="has no such entry"):
+        product_of(left, left, entries=[4])
 
 
 def test_rows_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, SumChain, opened_length, thresholds_of
+from winnow.analytics.program import (
+    Compare,
+    CountDistinct,
+    Match,
+    Mix,
+    Product,
+    Step,
+    SumChain,
+    opened_length,
+    thresholds_of,
+)
 from winnow.analytics.program_run import ProgramRun
 from winnow.analytics.question import Answer, MergedTerms, QueryTerms, Question, merge_terms
 from winnow.core import ConfigError
@@ -23,10 +33,11 @@ from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.set_intersection.union_party import UnionStep
 from winnow.privacy.shares.masked_sum import MaskedStep
 from winnow.privacy.shares.party import SecureStep
+from winnow.privacy.shares.product_step import ProductStep
 
 SERVER = -1
 """The number of the server among the parties; clients have numbers from 0 on."""
-ProtocolStep: TypeAlias = SecureStep | MaskedStep | MatchStep | UnionStep | MixStep
+ProtocolStep: TypeAlias = SecureStep | MaskedStep | MatchStep | UnionStep | MixStep | ProductStep
 """A step of a program as its parties compute it."""
 MAX_OWNERS = 1_000
 
@@ -99,7 +110,7 @@ class Agreement:
         if isinstance(step, Match):
             return MatchStep(
                 digest=self._digest(step, run.opened),
-                everybody=self.owners,
+                everybody=self.owners if self.helper is None else (*self.owners, self.helper),
                 parties=tuple(self.owners[place] for place in step.parties),
                 reveal=step.reveal,
                 share=step.share,
@@ -125,6 +136,8 @@ class Agreement:
                 sums=step.sums,
                 masked=step.masked,
             )
+        if isinstance(step, Product):
+            return self._product_step(step, run.opened)
         return SecureStep(
             digest=self._digest(step, run.opened),
             owners=self.owners,
@@ -132,6 +145,20 @@ class Agreement:
             length=opened_length(step, owners),
             bits=step.bits,
             thresholds=thresholds_of(step, owners) if isinstance(step, Compare) else None,
+        )
+
+    def _product_step(self, step: Product, opened: Sequence[bytes]) -> ProductStep:
+        if self.third_party is None:
+            raise ConfigError(f"a product takes two owners; here they are {len(self.owners)}")
+        left, right = (self.owners[place] for place in step.parties)
+        return ProductStep(
+            digest=self._digest(step, opened),
+            parties=(left, right, self.third_party),
+            rows=step.rows,
+            columns=step.columns,
+            bits=step.bits,
+            thresholds=step.thresholds,
+            entries=step.entries,
         )
 
     def _digest(self, step: Step, opened: Sequence[bytes]) -> bytes:
@@ -156,6 +183,9 @@ def _details(step: Step) -> tuple[object, ...]:
         return (step.slots, step.size, step.reader)
     if isinstance(step, SumChain):
         return (step.sums, step.words, step.masked)
+    if isinstance(step, Product):
+        limits = b"" if step.thresholds is None else _bytes(step.thresholds)
+        return (step.parties, step.rows, step.columns, _bytes(step.entries), step.thresholds is None, limits, step.bits)
     return (step.bits, step.pairs if isinstance(step, Compare) else ())
 
 

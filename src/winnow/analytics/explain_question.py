@@ -12,6 +12,7 @@ from winnow.analytics.program import (
     CountDistinct,
     Match,
     Mix,
+    Product,
     Step,
     Sum,
     SumChain,
@@ -76,6 +77,9 @@ def _likely(step: Step, terms: MergedTerms) -> NDArray[Any]:
     owners = len(terms.owners)
     if isinstance(step, Compare):
         return thresholds_of(step, owners) <= max(LIKELY_COUNT, terms.minimum)
+    if isinstance(step, Product) and step.thresholds is not None:
+        likely: NDArray[np.bool_] = step.thresholds <= max(LIKELY_COUNT, terms.minimum)
+        return likely
     length = opened_length(step, owners)
     if isinstance(step, SumChain):
         return np.zeros(length, np.int64)
@@ -104,6 +108,9 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
         return f"{step.label}: open {hidden} of up to {counted(step.words, 'number')} in {counted(step.sums, 'round')}"
     if isinstance(step, CountDistinct):
         return f"{step.label}: count different identifiers, hidden by all owners' secrets and mixed"
+    if isinstance(step, Product):
+        opened = "all are opened" if step.thresholds is None else "of each, only yes or no is opened"
+        return f"{step.label}: multiply rows of two owners in shares, and add up {counted(size, 'number')}; {opened}"
     if isinstance(step, Mix):
         boxes = f"{step.slots * owners:,} boxes that only who asks can open"
         return f"{step.label}: mix {boxes}; every owner's are as many and as long"

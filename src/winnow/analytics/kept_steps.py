@@ -1,5 +1,7 @@
 """What an owner keeps between the steps of a question."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -13,11 +15,13 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     statements: str
     opened: list[bytes]
+    matched: list[str] = []
+    """What a set intersection found, by which later steps align rows."""
 
 
-def kept_state(statements: str, opened: list[bytes]) -> Payload:
+def kept_state(statements: str, opened: list[bytes], matched: Sequence[str] = ()) -> Payload:
     """What an owner keeps after a step."""
-    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened))
+    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened, matched=list(matched)))
     return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
 
 

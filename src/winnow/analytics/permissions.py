@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias, get_args
 Permission: TypeAlias = Literal[
     "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth", "trees"
 ]
+Reveal: TypeAlias = Literal["intersection", "size"]
+"""What is told where identifiers are matched: which are in common, or how many."""
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
 UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "trees")
 """What a rule allows only where it says so: an owner's own numbers, and sums over fewer rows than the minimum."""

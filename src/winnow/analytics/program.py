@@ -171,13 +171,45 @@ class SumChain:
     per_owner: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """Opens entries of LᵀR, whose factors two owners have (`parties`, by their places); with `thresholds` only whether
+    entries reach them. Both matrices have `rows` rows that belong together.
+
+    `hidden` entries are left out by the program because too few rows stand behind them; the event log counts them.
+    """
+
+    label: str
+    local: Callable[["OwnerTable"], NDArray[np.int64]]
+    """An owner's matrix."""
+    parties: tuple[int, int]
+    rows: int
+    columns: tuple[int, int]
+    entries: NDArray[np.int64]
+    """Which are opened, row by row."""
+    thresholds: NDArray[np.int64] | None = None
+    bits: int = 62
+    hidden: int = 0
+
+    per_owner: ClassVar[bool] = False
+
+    @property
+    def length(self) -> int:
+        return len(self.entries)
+
+
 NumberStep: TypeAlias = Sum | Compare
-Step: TypeAlias = NumberStep | Match | CountDistinct | Mix | SumChain
+Step: TypeAlias = NumberStep | Match | CountDistinct | Mix | SumChain | Product
 Program: TypeAlias = Generator[Step, Opened, T]
 
 
 def opened_length(step: Step, owners: int) -> int:
     return step.length * (owners if step.per_owner else 1)
+
+
+def opens_bits(step: Step) -> bool:
+    """Whether it tells nothing but yes or no of each entry."""
+    return isinstance(step, Compare) or (isinstance(step, Product) and step.thresholds is not None)
 
 
 def thresholds_of(step: Compare, owners: int) -> NDArray[np.int64]:
@@ -222,9 +254,13 @@ def run_plain(program: Callable[[], Program[T]], tables: "Sequence[OwnerTable]",
     raise AssertionError
 
 
-def _opened(step: Step, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:
+def _opened(step: Step, tables: "list[OwnerTable]", seed: int, number: int) -> Opened:
     if isinstance(step, Match):
         return _matched(step, tables)
+    if isinstance(step, Product):
+        left, right = (step.local(tables[place]).astype(object) for place in step.parties)
+        entries: Opened = (left.T @ right).reshape(-1)[step.entries]
+        return entries if step.thresholds is None else (entries >= step.thresholds).astype(bool)
     if isinstance(step, CountDistinct):
         return _told_size(len({each for table in tables for each in step.local(table)}), step.minimum)
     if isinstance(step, Mix):
@@ -243,9 +279,13 @@ def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, numbe
     return total if isinstance(step, Sum) else (total >= thresholds_of(step, owners)).astype(bool)
 
 
-def _matched(step: Match, tables: "Sequence[OwnerTable]") -> Opened:
+def _matched(step: Match, tables: "list[OwnerTable]") -> Opened:
     lists = [{*step.local(tables[place])} for place in step.parties]
-    return _told_size(len(lists[0].intersection(*lists[1:])), step.minimum)
+    common = lists[0].intersection(*lists[1:])
+    if step.share and len(common) >= step.minimum:
+        for place in step.parties:
+            tables[place] = replace(tables[place], matched=tuple(sorted(common)))
+    return _told_size(len(common), step.minimum)
 
 
 def _told_size(size: int, minimum: int) -> Opened:

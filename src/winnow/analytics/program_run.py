@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from winnow.analytics.program import Compare, Mix, Opened, Program, Step, SumChain, opened_length
+from winnow.analytics.program import Mix, Opened, Program, Step, SumChain, opened_length, opens_bits
 from winnow.core import WinnowError
 
 T = TypeVar("T")
@@ -67,19 +67,19 @@ def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
         return np.frombuffer(data, np.uint8)
     if isinstance(step, SumChain):
         return np.frombuffer(data, "<i8").astype(np.int64)
-    if not isinstance(step, Compare):
+    if not opens_bits(step):
         numbers: list[Any] = [
             int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)
         ]
         return np.array(numbers, dtype=object)
-    bits = np.frombuffer(data, np.uint8)
-    if np.any(bits > 1):
+    told = np.frombuffer(data, np.uint8)
+    if np.any(told > 1):
         raise WinnowError(f"the result of step {step.label!r} has something else than 0 and 1")
-    return bits.astype(bool)
+    return told.astype(bool)
 
 
 def _width(step: Step) -> int:
     """Bytes of an entry."""
-    if isinstance(step, Compare | Mix):
+    if opens_bits(step) or isinstance(step, Mix):
         return 1
     return CHAIN_NUMBER_BYTES if isinstance(step, SumChain) else NUMBER_BYTES

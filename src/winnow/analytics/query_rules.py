@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from winnow.analytics.permissions import PERMISSIONS, UNLESS_NAMED, Permission
+from winnow.analytics.permissions import PERMISSIONS, UNLESS_NAMED, Permission, Reveal
 from winnow.core import Settings
 
 ANY = "*"
@@ -32,6 +32,8 @@ class QueryRule(Settings):
     """How many rows may be shown as they are."""
     owners: Annotated[int, Field(ge=1)] = 2
     """The least number of owners that take part."""
+    reveal: Reveal = "intersection"
+    """What is told where identifiers are matched: which are in common, or only how many."""
     noise: NoiseBudget | None = None
     """Without it no noise is demanded."""
 

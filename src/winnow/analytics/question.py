@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
-from winnow.analytics.permissions import NO_ROWS_HINT, Permission, noise_hint
+from winnow.analytics.permissions import NO_ROWS_HINT, Permission, Reveal, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.config.validation_error_message import config_error
@@ -65,6 +65,8 @@ class QueryTerms(Settings):
     allow: tuple[Permission, ...]
     rows: int = Field(default=0, ge=0)
     """So many rows may be shown as they are."""
+    reveal: Reveal = "intersection"
+    """What others may learn where identifiers are matched: which are in common, or how many."""
     owners: int = Field(default=2, ge=1)
     """So many owners have to take part at least."""
     noise_needed: bool = False
@@ -92,6 +94,10 @@ class MergedTerms:
     """Of its further tables."""
     holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Who has each of several tables."""
+    forbid_match: str | None = None
+    """An owner that does not allow that identifiers are matched."""
+    sizes_only: str | None = None
+    """An owner that lets others learn only how many identifiers are in common."""
 
     def tables(self, names: Sequence[str]) -> dict[str, TableDeclaration]:
         """The declarations by the names of the question's tables."""
@@ -176,6 +182,8 @@ def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTe
         least_owners=max(own.owners for own in terms.values()),
         beside=declared,
         holders=holders,
+        forbid_match=next((owner for owner, own in terms.items() if "match" not in own.allow), None),
+        sizes_only=next((owner for owner, own in terms.items() if own.reveal == "size"), None),
     )
 
 

@@ -23,6 +23,8 @@ from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.masked_sum import MaskedStep, MaskedSumServer
 from winnow.privacy.shares.party import SecureStep, StepParty
+from winnow.privacy.shares.product_party import ProductParty
+from winnow.privacy.shares.product_step import ProductStep
 
 ATTEMPT_BYTES = 16
 MAX_PART_BYTES = 1 << 26
@@ -105,12 +107,14 @@ class _StepExchange:
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own: StepParty | BatchedStep | MaskedSumServer | None = None
+        self._own: StepParty | BatchedStep | MaskedSumServer | ProductParty | None = None
         if isinstance(self._secure, MaskedStep) and len(self._clients) > 1:
             assert isinstance(self._step, SumChain)
             self._own = MaskedSumServer(self._secure, self._step.vectors(None))
         if isinstance(self._secure, SecureStep) and self._secure.third_party == SERVER:
             self._own = step_party(self._secure, SERVER, None)
+        if isinstance(self._secure, ProductStep) and self._secure.third_party == SERVER:
+            self._own = ProductParty(self._secure, SERVER, None)
         self._attempt, self._exchanges, self._sent_bytes = token_hex(ATTEMPT_BYTES), 0, 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}

@@ -9,8 +9,9 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from winnow.analytics.agreement import Agreement, decode_statements
 from winnow.analytics.kept_steps import kept_state
-from winnow.analytics.program import Program, Step, run_plain
+from winnow.analytics.program import Match, Program, Step, run_plain
 from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
 from winnow.analytics.question_run_folder import run_in_folder
 from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader
@@ -42,6 +43,7 @@ class SimulatedOwners:
         on_match: OnMatch = lambda owner, identifiers: None,
     ) -> None:
         self.names = list(tables)
+        self._question, self._tables = question, list(tables.values())
         self.sites = [
             AnalysisSite(
                 question,
@@ -65,8 +67,10 @@ class SimulatedOwners:
         """With `after`, owners keep what they kept at the workflow's snapshot."""
         owners, store = len(self.sites), StatesByClient()
         if after is not None:
+            statements, opened = read_snapshot(after)
+            matched = self._matched(statements, opened)
             for client in range(owners):
-                store.write(client, kept_state(*read_snapshot(after)))
+                store.write(client, kept_state(statements, opened, matched.get(client, ())))
         return SimulatedFederation(
             site=None,
             handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},
@@ -74,6 +78,18 @@ class SimulatedOwners:
             fleet=Devices().draw(owners, seed),
             store=store,
         )
+
+    def _matched(self, statements: str, opened: Sequence[bytes]) -> dict[int, list[str]]:
+        """What owners learnt in set intersections before they were interrupted, by client."""
+        agreement = Agreement(question=self._question, submission="", statements=tuple(decode_statements(statements)))
+        run, found = agreement.run(), dict[int, list[str]]()
+        for each in opened:
+            if isinstance(run.step, Match) and run.step.share:
+                clients, local = [agreement.owners[place] for place in run.step.parties], run.step.local
+                common = set.intersection(*({*local(self._tables[client])} for client in clients))
+                found.update(dict.fromkeys(clients, sorted(common)))
+            run.add(each)
+        return found
 
 
 def _seed_text(question: Question, owner: str) -> bytes:

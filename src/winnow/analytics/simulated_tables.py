@@ -78,6 +78,7 @@ def _terms(
         allow=tuple(each for each in PERMISSIONS if all(each in rule.allow for rule in rules)),
         rows=min(rule.rows for rule in rules),
         owners=max(rule.owners for rule in rules),
+        reveal="size" if any(rule.reveal == "size" for rule in rules) else "intersection",
         noise_needed=any(rule.noise is not None for rule in rules),
         noise_delta=min((rule.noise.delta for rule in rules if rule.noise is not None), default=None),
         budget=_untouched(rules[0]) if question.opens_nothing else None,

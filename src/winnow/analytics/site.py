@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from winnow.analytics.agreement import SERVER, Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.kept_steps import kept_state, read_kept
 from winnow.analytics.list_parties import ListParty, list_party
-from winnow.analytics.program import CountDistinct, Match, Mix, NumberStep, Sum, SumChain, local_vector, noise_share
+from winnow.analytics.program import (
+    CountDistinct,
+    Match,
+    Mix,
+    NumberStep,
+    Product,
+    Sum,
+    SumChain,
+    local_vector,
+    noise_share,
+)
 from winnow.analytics.program_run import ProgramRun, encode_opened
 from winnow.analytics.question import Answer, QueryTerms, Question
 from winnow.analytics.tasks import ANALYSIS_BEGIN, ANALYSIS_STEP
@@ -139,7 +149,7 @@ class AnalysisSite:
         if not isinstance(step, SecureStep):
             self._party = list_party(step, run.step, self._client, self._rows)
             return self._reply(task, self._party.first_messages())
-        assert not isinstance(run.step, Match | CountDistinct | Mix | SumChain)
+        assert not isinstance(run.step, Match | CountDistinct | Mix | SumChain | Product)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
@@ -178,6 +188,8 @@ class AnalysisSite:
         if self._agreement is None or encode_statements(self._agreement.statements) != statements:
             self._agreement, self._run = self._agreed(statements), None
             self._rows = self._rows_that_count(self._agreement)
+            if kept is not None and self._rows is not None:
+                self._rows = replace(self._rows, matched=tuple(kept.matched))
         opened = [] if kept is None else kept.opened
         if self._run is None or self._run.opened not in (opened, opened[:-1]):
             self._run = self._agreement.run(opened)
@@ -229,6 +241,8 @@ class AnalysisSite:
         if self._party.opened is not None:
             if isinstance(self._party, MatchParty) and self._party.common is not None:
                 self._on_match(self._party.common)
+                assert self._rows is not None
+                self._rows = replace(self._rows, matched=tuple(sorted(self._party.common)))
             return self._opened(task, self._party.opened, messages)
         to_server = messages.pop(SERVER, None)
         payload = {} if to_server is None else {"messages": {"server": np.frombuffer(to_server, np.uint8)}}
@@ -240,9 +254,10 @@ class AnalysisSite:
         assert self._agreement is not None
         opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
         self._party = None
+        matched = () if self._rows is None else self._rows.matched
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
             peer_messages=messages,
-            new_client_state=kept_state(statements, [*self._run.opened, opened]),
+            new_client_state=kept_state(statements, [*self._run.opened, opened], matched),
         )

@@ -4,12 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Step, Sum, SumChain, opened_length
+import numpy as np
+
+from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Product, Step, Sum, SumChain, opened_length
 from winnow.analytics.program_run import CHAIN_NUMBER_BYTES, NUMBER_BYTES
 from winnow.core.join_names import counted
 from winnow.privacy.replicated_product import WORD_BYTES
 from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.shares.party import MAX_COMPUTING, MIN_COMPUTING, NAMED
+from winnow.privacy.shares.product_step import TOP_BITS
 from winnow.privacy.shares.secure_comparison import batches, comparison_field
 from winnow.privacy.shares.shamir_shares import field_of
 from winnow.report.number_format import size_text
@@ -64,6 +67,8 @@ def _step_costs(step: Step, owners: int) -> StepCosts:
     """One owner alone computes without messages. What a set intersection sends depends on how many keys there are."""
     if isinstance(step, Match):
         return StepCosts(exchanges=2 * len(step.parties), sent_bytes=0)
+    if isinstance(step, Product):
+        return _product_costs(step)
     computing = computing_parties(owners)
     if isinstance(step, Mix):
         boxes = step.slots * owners
@@ -80,6 +85,21 @@ def _step_costs(step: Step, owners: int) -> StepCosts:
         return StepCosts(exchanges=0, sent_bytes=opened)
     exchanges = 2 if isinstance(step, Sum) else 2 + (_comparison_exchanges(step) - 2) * batches(length)
     return StepCosts(exchanges=exchanges, sent_bytes=opened + _message_bytes(step, length, owners, exchanges))
+
+
+def _product_costs(step: Product) -> StepCosts:
+    """Owners send their matrices, masked, and all three parties their parts of the result; to compare, they find first
+    how often parts wrap round.
+    """
+    sent = WORD_BYTES * step.rows * sum(step.columns)
+    if step.thresholds is None:
+        opened = len(step.entries) * (6 * WORD_BYTES + 2 * NUMBER_BYTES)
+        return StepCosts(exchanges=2, sent_bytes=sent + opened + 12 * MESSAGE_BYTES)
+    length, nobody = len(step.thresholds), lambda _: step.thresholds
+    wraps = Compare(label="", local=nobody, thresholds=np.zeros(2 * length, np.int64), bits=TOP_BITS + 2)
+    compared = Compare(label="", local=nobody, thresholds=step.thresholds, bits=step.bits)
+    parts = [_step_costs(each, MIN_COMPUTING) for each in (wraps, compared)]
+    return StepCosts(exchanges=1, sent_bytes=sent) + parts[0] + parts[1]
 
 
 def _comparison_exchanges(step: Compare) -> int:

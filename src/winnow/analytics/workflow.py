@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from winnow.analytics.agreement import Agreement, Statement, decode_statements, encode_statements
-from winnow.analytics.program import Sum, SumChain
+from winnow.analytics.program import Product, Sum, SumChain, opens_bits
 from winnow.analytics.question import Answer, Question
 from winnow.analytics.relay_step_messages import StepResult, open_step, part_bytes, replies_of
 from winnow.analytics.tasks import ANALYSIS_BEGIN
@@ -74,7 +74,7 @@ class AnalysisWorkflow:
             federation.settle(result.tasks)
             program.add(result.opened)
             self._opened = list(program.opened)
-            if isinstance(step, Sum | SumChain):
+            if isinstance(step, Sum | SumChain | Product) and not opens_bits(step):
                 yield self._released(federation, step, number, result.cells)
             yield _round_finished(federation, number, result)
         assert program.answer is not None
@@ -101,8 +101,8 @@ class AnalysisWorkflow:
         statements = [Statement(client=client, owner=names[client], terms=terms[client]) for client in sorted(terms)]
         return decode_statements(encode_statements(statements))
 
-    def _released(self, federation: Federation, step: Sum | SumChain, number: int, cells: int) -> Released:
-        noise, hidden = (step.noise, step.hidden) if isinstance(step, Sum) else (None, 0)
+    def _released(self, federation: Federation, step: Sum | SumChain | Product, number: int, cells: int) -> Released:
+        noise, hidden = step.noise if isinstance(step, Sum) else None, 0 if isinstance(step, SumChain) else step.hidden
         epsilon = None if noise is None else epsilon_of(noise.rho, self._question.delta)
         return Released(
             round=number, at=federation.clock.now, step=step.label, cells=cells, hidden=hidden, epsilon=epsilon

@@ -45,6 +45,8 @@ class IntersectQuestion(Question):
 
         if not terms.declaration.column(self.key).key:
             raise ConfigError(f"column '{self.key}' is no key at every owner; declare key = true to match rows by it")
+        if terms.sizes_only is not None and self.reveal != "size":
+            raise ConfigError(f"{terms.sizes_only} tells only how many keys are in common; ask for reveal = 'size'")
         between = self.between or terms.owners
         for owner in between:
             if owner not in terms.owners:
@@ -79,11 +81,12 @@ class IntersectQuestion(Question):
 
 def identifiers(table: "OwnerTable", column: str) -> list[str]:
     """The cells as text; whole numbers without a point."""
-    found = {_text(cell) for cell in table.rows.column(column).drop_null().unique().to_pylist()}
+    found = {identifier_text(cell) for cell in table.rows.column(column).drop_null().unique().to_pylist()}
     return sorted(found - {""})
 
 
-def _text(cell: object) -> str:
+def identifier_text(cell: object) -> str:
+    """What owners compare."""
     if isinstance(cell, float) and np.isfinite(cell) and cell == int(cell):
         return str(int(cell))
     return str(cell).strip()

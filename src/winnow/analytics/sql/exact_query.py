@@ -1,5 +1,6 @@
 """The program of a statement without noise: minimum counts protect, and what is told is exact."""
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,7 +15,7 @@ from winnow.analytics.sql.opened_sums import open_sums
 from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
 from winnow.analytics.sql.public_values import open_public_values
-from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sets import decide_sets, sets_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN
 from winnow.core import DataError
@@ -64,17 +65,17 @@ def _open_groups(plan: QueryPlan, selection: RowSelection) -> Program[list[Group
     found: list[Group] = [()]
     if plan.public_sql is not None:
         found = yield from open_public_values(selection.public_values)
-    return listed_groups(plan, found)
+    return listed_groups(plan.keys, found)
 
 
-def listed_groups(plan: QueryPlan, public: list[Group]) -> list[Group]:
+def listed_groups(keys: Sequence[QueryKey], public: list[Group]) -> list[Group]:
     """Every combination of listed values with the public ones of the other keys."""
-    listed = [key.values for key in plan.keys if key.values is not None]
+    listed = [key.values for key in keys if key.values is not None]
     if len(public) * prod(len(each) for each in listed) > MAX_GROUPS:
         raise DataError(f"GROUP BY makes more than {MAX_GROUPS:,} groups; group by less")
-    unlisted = [place for place, key in enumerate(plan.keys) if key.values is None]
+    unlisted = [place for place, key in enumerate(keys) if key.values is None]
     groups = list[Group]()
     for own, rest in product(public, product(*listed)):
         values, others = dict(zip(unlisted, own, strict=True)), iter(rest)
-        groups.append(tuple(values[place] if place in values else next(others) for place in range(len(plan.keys))))
+        groups.append(tuple(values[place] if place in values else next(others) for place in range(len(keys))))
     return groups

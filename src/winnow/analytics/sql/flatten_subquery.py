@@ -39,7 +39,11 @@ def _only_subquery(tree: exp.Select) -> exp.Select | None:
     inner: exp.Expr | None = from_.this.this if isinstance(from_.this, exp.Subquery) else None
     if isinstance(from_.this, exp.Table) and with_ is not None:
         inner = next((each.this for each in with_.expressions if each.alias.lower() == from_.this.name.lower()), None)
-    if not isinstance(inner, exp.Select) or not inner.args.get("joins") or inner.args.get("with_"):
+    if (
+        not isinstance(inner, exp.Select)
+        or inner.args.get("with_")
+        or not (inner.args.get("from_") and inner.args.get("joins"))
+    ):
         return None
     others = ("group", "having", "order", "limit", "offset", "distinct")
     return None if any(inner.args.get(each) for each in others) else inner

@@ -34,7 +34,7 @@ def noisy_query(plan: QueryPlan, terms: MergedTerms, rho: float) -> Program[dict
     """The rows of the answer, each number with its standard error, and what was left out."""
     _check(plan)
     rows = rows_a_unit(terms.declaration)
-    groups = listed_groups(plan, [()])
+    groups = listed_groups(plan.keys, [()])
     selected = SelectedRows(RowSelection(plan, terms.tables(plan.tables)), groups)
     blocks = _blocks(plan, selected.groups)
     cells = yield from over_selected(open_blocks(blocks, rows, rho, len(terms.owners)), selected)

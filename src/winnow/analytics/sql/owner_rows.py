@@ -1,6 +1,6 @@
 """The rows that a statement selects at an owner: their group, and the numbers that are summed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -13,7 +13,7 @@ from winnow.analytics.program import Compare, Local, Program, Sum
 from winnow.analytics.sql.duckdb_engine import add_table, connection
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
 from winnow.analytics.sql.join_units import UNIT
-from winnow.analytics.sql.query_plan import QueryPlan
+from winnow.analytics.sql.query_plan import Argument, QueryPlan
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -109,10 +109,7 @@ class RowSelection:
         self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
         self.end: Place | None = None
         """Where the rows end that the statement is about, if it is about the first ones."""
-        columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
-        for each in (*plan.arguments, *plan.indicators):
-            bounds = (each.column.low, each.column.high)
-            columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
+        columns = selected_columns((*plan.arguments, *plan.indicators))
         for name in plan.identifiers:
             columns[name] = ColumnDeclaration(level="private")
         if plan.counted != "rows":
@@ -165,6 +162,15 @@ class RowSelection:
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None
         return execute_at_owner(table, self._declarations, sql, sample)
+
+
+def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclaration]:
+    """Of selected rows: their group, and their numbers."""
+    columns = {GROUP: ColumnDeclaration(level="public", type="integer")}
+    for each in arguments:
+        bounds = (each.column.low, each.column.high)
+        columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
+    return columns
 
 
 def execute_at_owner(

@@ -9,6 +9,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS, describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
+from winnow.analytics.sql.join_links import conjuncts
 from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.analytics.sql.sql_text import parsed, text_of, tried
@@ -95,13 +96,28 @@ class AggregateReader:
         if function == "count" and isinstance(inner.this, exp.Star) and condition is None:
             return QueryAggregate(name=name, function="count", arguments=(), type=kind)
         given = [inner.this, inner.expression] if function == "corr" else [inner.this]
-        arguments, date = [], False
+        conditions = self._by_owner(condition)
+        arguments, owners, date = [], set[int | None](), False
         for each in given:
-            known = self._described(each, condition)
+            owner = self.source.owner_of(each) if each.find(exp.Column) else next(iter(conditions), None)
+            owners.add(owner)
+            known = self._described(each, conditions.get(owner))
             date = known.type == "date" and function in ORDERED
-            arguments.append(self._argument(each, condition, known, function, inner))
+            arguments.append(self._argument(each, conditions.get(owner), known, function, inner))
+        star = exp.Star()
+        filters = [
+            self._argument(star, each, self._described(star, each), "count", inner)
+            for owner, each in conditions.items()
+            if owner not in owners
+        ]
         return QueryAggregate(
-            name=name, function=function, arguments=tuple(arguments), type=kind, level=_level(inner), date=date
+            name=name,
+            function=function,
+            arguments=tuple(arguments),
+            filters=tuple(filters),
+            type=kind,
+            level=_level(inner),
+            date=date,
         )
 
     def _identifier(self, node: exp.Distinct) -> str:
@@ -111,6 +127,17 @@ class AggregateReader:
             shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
             raise refused(node, f"COUNT({shown}) counts the values of one column that is a key; declare key = true")
         return self._identifiers.setdefault(text_of(column), f"d{len(self._identifiers)}")
+
+    def _by_owner(self, condition: exp.Expr | None) -> dict[int | None, exp.Expr]:
+        """What FILTER demands of the columns of each owner of a join."""
+        if condition is None:
+            return {}
+        if not self.source.apart:
+            return {None: condition}
+        found: dict[int | None, list[exp.Expr]] = {}
+        for each in conjuncts(condition):
+            found.setdefault(self.source.owner_of(each) or 0, []).append(each)
+        return {owner: exp.and_(*each) for owner, each in found.items()}
 
     def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
         if condition is not None:

@@ -14,11 +14,13 @@ from winnow.analytics.sql.duckdb_engine import add_table, connection, described_
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
 from winnow.analytics.sql.join_units import UNIT, chooses_by_private, unit_of
+from winnow.analytics.sql.owner_join import OwnerJoin, chooses_by_private_column, owner_join
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader, function_name
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
+from winnow.analytics.sql.plan_join_sides import join_sides
 from winnow.analytics.sql.public_keys import public_key_sql
-from winnow.analytics.sql.query_plan import QueryKey, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, JoinSide, QueryAggregate, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
@@ -29,13 +31,15 @@ from winnow.core.untrusted_text import one_line
 MAX_COLUMNS = 200
 
 
-def make_query_plan(sql: str, tables: Mapping[str, TableDeclaration]) -> QueryPlan:
-    """The plan; ConfigError in one line names what is refused, and where. Every owner has all the tables."""
-    return _make_plan(sql, tuple((name, each.model_dump_json()) for name, each in tables.items()))
+def make_query_plan(sql: str, tables: Mapping[str, TableDeclaration], *, apart: bool = False) -> QueryPlan:
+    """The plan; ConfigError in one line names what is refused, and where. Every owner has all the tables, or two owners
+    have them `apart`.
+    """
+    return _make_plan(sql, tuple((name, each.model_dump_json()) for name, each in tables.items()), apart)
 
 
 @lru_cache(maxsize=64)
-def _make_plan(sql: str, declared: tuple[tuple[str, str], ...]) -> QueryPlan:
+def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool) -> QueryPlan:
     """Simulated owners make the same plan, one after another."""
     declarations = {name: TableDeclaration.model_validate_json(each) for name, each in declared}
     tree = parse_sql(sql)
@@ -46,7 +50,10 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...]) -> QueryPlan:
         tree = flattened(tree)
     elif len(tables) > 1:
         raise refused(tree, "LIMIT in a subquery is supported where a statement names one table")
-    source = row_source(tree, tables)
+    source = row_source(tree, tables, apart=apart)
+    join = owner_join(tree, source) if apart else None
+    if sample is not None and join is not None:
+        raise refused(tree, "TABLESAMPLE of a join between owners is not supported")
     if first is not None and inner is not None:
         add_keys(inner, first)
     if not source.divided:
@@ -55,7 +62,13 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...]) -> QueryPlan:
         for name, declaration in declarations.items():
             add_table(opened, name, declaration)
         planner = _Planner(
-            tree=tree, source=source, opened=opened, tables=tuple(declarations), sample=sample, first=first
+            tree=tree,
+            source=source,
+            join=join,
+            opened=opened,
+            tables=tuple(declarations),
+            sample=sample,
+            first=first,
         )
         return planner.plan()
 
@@ -64,6 +77,7 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...]) -> QueryPlan:
 class _Planner:
     tree: exp.Select
     source: RowSource
+    join: OwnerJoin | None
     opened: duckdb.DuckDBPyConnection
     tables: tuple[str, ...]
     sample: float | None
@@ -72,7 +86,7 @@ class _Planner:
 
     def plan(self) -> QueryPlan:
         self.reader = AggregateReader(self.source)
-        self._unit = unit_of(self.source)
+        self._unit = unit_of(self.source) if self.join is None else None
         several = len(self.tables) > 1 or self._unit is not None
         self._safe = with_safe_conditions(self.tree) if several else None
         outputs = list(self._outputs())
@@ -90,30 +104,53 @@ class _Planner:
         keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
+        sides = None if self.join is None else self._sides(self.join, keys, aggregates)
         names = unique_names([name for _, name, _ in outputs])
         plan = QueryPlan(
             tables=self.tables,
             keys=tuple(keys),
             aggregates=tuple(aggregates),
-            local_sql=self._local(keys, self.reader.columns()),
-            public_sql=public_key_sql(self.tree, self.source, unlisted) if unlisted else None,
+            local_sql="" if sides else self._local(keys, self.reader.columns()),
+            public_sql=public_key_sql(self.tree, self.source, unlisted) if unlisted and not sides else None,
             finish_sql=finish_sql(self.tree, finished, names, conditions, order, keys, aggregates),
             columns=tuple(names),
             error_columns=tuple(error_sources(finished)),
             copies=sum(1 for _ in self.tree.find_all(exp.Table)) - sum(1 for _ in self.tree.find_all(exp.CTE)),
-            counted="rows" if self._unit is None else self._unit.words,
+            counted=self._counted(),
             indicators=self.reader.indicators,
-            private=chooses_by_private(self.tree, self.source),
+            private=self._private(),
             sample=self.sample,
             first=self.first,
+            sides=sides,
         )
         if self.sample is not None and plan.identifiers:
             raise refused(self.tree, "COUNT(DISTINCT …) of a sample does not tell how many there are; leave one out")
         if self._unit is not None and (ranked := [each for each in aggregates if each.level is not None]):
             node = self.reader.found[list(self.reader.found)[aggregates.index(ranked[0])]]
             raise refused(node, f"{function_name(node)} of a join is not supported: one row may be joined with many")
-        described_types(self.opened, plan.local_sql)
+        for sql in (plan.local_sql,) if sides is None else [each.local_sql for each in sides]:
+            described_types(self.opened, sql)
         return plan
+
+    def _sides(
+        self, join: OwnerJoin, keys: list[QueryKey], aggregates: list[QueryAggregate]
+    ) -> tuple[JoinSide, JoinSide]:
+        for node, each in zip(self.reader.found.values(), aggregates, strict=True):
+            if each.function in (*SEARCHES, DISTINCT):
+                called = function_name(node.this if isinstance(node, exp.Filter) else node)
+                raise refused(node, f"{called} of a join between owners is not supported")
+        arguments = dict.fromkeys(one for each in aggregates for one in each.inputs)
+        return join_sides(self.tree, self.source, join, keys, [*arguments, *self.reader.indicators])
+
+    def _counted(self) -> str:
+        if self.join is not None:
+            return f"different {one_line(self.join.keys[0][0].name)}"
+        return "rows" if self._unit is None else self._unit.words
+
+    def _private(self) -> bool:
+        if self.join is not None:
+            return chooses_by_private_column(self.tree, self.source, self.join)
+        return chooses_by_private(self.tree, self.source)
 
     def _outputs(self) -> Iterator[tuple[exp.Expr, str, bool]]:
         """Each expression of SELECT, its name, and whether that was given by AS."""
@@ -214,6 +251,7 @@ class _Planner:
 
     def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
         known = describe_expression(node, self.source.described)
+        self.source.owner_of(node)
         shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
         if known.level == "private":
             named = next(each for each in node.find_all(exp.Column) if self.source.described(each).level == "private")

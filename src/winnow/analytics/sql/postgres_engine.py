@@ -54,16 +54,16 @@ def select_rows(
 
 
 def _rest(opened: PostgresTable, declaration: TableDeclaration, tree: exp.Select, name: str, *, noisy: bool) -> str:
-    """FROM and WHERE. A sample, and a limit of rows a unit, are taken of all rows, so then there is no condition."""
-    if noisy or tree.find(exp.TableSample) or opened.encoding != "UTF8":
+    """FROM and WHERE. A sample, and a limit of rows a unit, are taken of all rows, so there is no condition. In a join
+    there is none either: if another owner has the other table, it learns which identifiers all rows have in common.
+    """
+    if noisy or tree.find(exp.TableSample, exp.Join) or opened.encoding != "UTF8":
         return f"FROM {opened.quoted}"
     condition = _needed_rows(tree, name, _cells(opened, declaration))
     if condition is None:
         return f"FROM {opened.quoted}"
     if not tree.find(exp.Group):
         return f"FROM {opened.quoted} WHERE {condition}"
-    if tree.find(exp.Join):  # groups come from rows of both tables, whatever WHERE says
-        return f"FROM {opened.quoted}"
     public = [
         each
         for each, column in declaration.columns.items()

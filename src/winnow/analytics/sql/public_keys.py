@@ -5,6 +5,7 @@ other; which of them meet in a row is not public. Of replicated tables all is pu
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from sqlglot import exp
 
@@ -16,11 +17,13 @@ from winnow.analytics.sql.safe_conditions import safe_condition
 from winnow.analytics.sql.sql_text import parsed, tried
 from winnow.core.untrusted_text import one_line
 
+T = TypeVar("T", bound=exp.Expr)
+
 
 def public_key_sql(tree: exp.Select, source: RowSource, keys: Sequence[QueryKey]) -> str:
     """The values of these keys at an owner."""
     if len(source.items) == 1:
-        return _without_conditions(_select(keys, source.items, tree.args.get("with_"))).sql("duckdb")
+        return without_conditions(_select(keys, source.items, tree.args.get("with_"))).sql("duckdb")
     tables = {key.name: _tables_of(key, source, tree) for key in keys}
     replicated = [item for item in source.items if not item.relation.divided]
     shared = tuple(item for item in replicated if any(item in own for own in tables.values()))
@@ -30,14 +33,14 @@ def public_key_sql(tree: exp.Select, source: RowSource, keys: Sequence[QueryKey]
         parts.setdefault(tuple(item.alias for item in items), (items, []))[1].append(key)
     texts = []
     for place, (aliases, (items, own)) in enumerate(parts.items()):
-        select = _without_conditions(_select(own, items))
+        select = without_conditions(_select(own, items))
         if not items[0].relation.divided:
             about = [safe_condition(each) for each in _conditions_about(tree, source, aliases)]
             select.set("where", exp.Where(this=exp.and_(*about)) if about else None)
         texts.append(f"({select.sql('duckdb')}) AS p{place}")
     names = ", ".join(f'"{key.name}"' for key in keys)
     with_ = tree.args.get("with_")
-    common = f"{_without_conditions(with_.copy()).sql('duckdb')} " if with_ is not None else ""
+    common = f"{without_conditions(with_.copy()).sql('duckdb')} " if with_ is not None else ""
     return f"{common}SELECT {names} FROM {' CROSS JOIN '.join(texts)}"  # noqa: S608 - names are ours
 
 
@@ -53,7 +56,8 @@ def _select(keys: Sequence[QueryKey], items: Sequence[FromItem], with_: exp.With
     return rows.distinct()
 
 
-def _without_conditions(rows: exp.Expr) -> exp.Expr:
+def without_conditions(rows: T) -> T:
+    """The same SELECT of all rows."""
     for where in list(rows.find_all(exp.Where)):
         where.pop()
     return rows

@@ -63,11 +63,34 @@ class QueryAggregate:
     function: Function
     arguments: tuple[Argument, ...]
     type: str
+    filters: tuple[Argument, ...] = ()
+    """Arguments of another owner: rows without them do not count."""
     level: float | None = None
     key: str | None = None
     """Of COUNT(DISTINCT …): the column of identifiers."""
     date: bool = False
     """Whether its argument is a moment, in microseconds since 1970."""
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """All that must be there for a row to count."""
+        return (*self.arguments, *self.filters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinSide:
+    """What one of two owners puts into a join: columns `key0`, `key1`, … say which rows belong together."""
+
+    tables: tuple[str, ...]
+    """Of those in its part of FROM, the ones whose rows are divided."""
+    local_sql: str
+    """Its rows that meet its conditions: what they are joined by, keys of GROUP BY as text, arguments as numbers."""
+    matched_sql: str
+    """What all its rows are joined by, whatever WHERE says."""
+    public_sql: str | None
+    keys: tuple[QueryKey, ...]
+    names: frozenset[str]
+    """Of its arguments and indicators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +99,7 @@ class QueryPlan:
     keys: tuple[QueryKey, ...]
     aggregates: tuple[QueryAggregate, ...]
     local_sql: str
-    """The rows of an owner: keys as text, arguments as numbers."""
+    """The rows of an owner: keys as text, arguments as numbers. Empty where tables are at two owners."""
     public_sql: str | None
     """The values of keys that are not listed; no condition stands in it."""
     finish_sql: str
@@ -97,6 +120,8 @@ class QueryPlan:
     """The part of the rows that each owner takes, by chance."""
     first: FirstRows | None = None
     """The statement is about the first rows of all owners."""
+    sides: tuple[JoinSide, JoinSide] | None = None
+    """Of a join between two owners."""
 
     @cached_property
     def identifiers(self) -> tuple[str, ...]:
@@ -105,4 +130,4 @@ class QueryPlan:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        return tuple(dict.fromkeys(each for aggregate in self.aggregates for each in aggregate.arguments))
+        return tuple(dict.fromkeys(each for aggregate in self.aggregates for each in aggregate.inputs))

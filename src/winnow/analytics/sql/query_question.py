@@ -13,6 +13,7 @@ from winnow.core.installed_package import install_command
 
 if TYPE_CHECKING:
     from winnow.analytics.program import Program
+    from winnow.analytics.sql.query_plan import QueryPlan
 
 MAX_SQL = 20_000
 
@@ -50,6 +51,7 @@ class QueryQuestion(Question):
 
     def explained(self, terms: MergedTerms) -> list[str]:
         """What the statement makes the parties do, and who learns what."""
+        from winnow.analytics.sql.explain_matched_query import explain_matched_query  # noqa: PLC0415
         from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415 - agents explain nothing
         from winnow.analytics.sql.explain_rows import explain_rows  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
@@ -57,7 +59,9 @@ class QueryQuestion(Question):
 
         if self.shows_rows():
             return explain_rows(make_rows_plan(self.sql, self.table, terms.declaration), terms)
-        plan = make_query_plan(self.sql, terms.tables(self.tables))
+        plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
+        if plan.sides is not None:
+            return explain_matched_query(plan, terms)
         return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
@@ -65,18 +69,39 @@ class QueryQuestion(Question):
         from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
 
-        check_holders(self, terms)
+        apart = held_apart(self, terms)
         if self.explain:
             return self._answer(terms, (), {"rows": [], "costs": self._likely_costs(terms)})
         if self.shows_rows():
             return (yield from self._rows_program(terms))
-        plan = make_query_plan(self.sql, terms.tables(self.tables))
-        if self.epsilon is None:
+        plan = make_query_plan(self.sql, terms.tables(self.tables), apart=apart)
+        if apart:
+            told = yield from self._matched_program(plan, terms)
+        elif self.epsilon is None:
             told = yield from exact_query(plan, terms)
         else:
             told = yield from noisy_query(plan, terms, self.rho(terms))
             told |= {"epsilon": self.epsilon, "delta": self.delta}
         return self._answer(terms, plan.columns, told)
+
+    def _matched_program(self, plan: "QueryPlan", terms: MergedTerms) -> "Program[dict[str, Any]]":
+        from winnow.analytics.sql.matched_query import matched_query  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.matched_size import counts_alone, matched_size  # noqa: PLC0415
+
+        if self.epsilon is not None:
+            raise ConfigError("a join between owners cannot be told with noise; leave epsilon out")
+        if terms.forbid_match is not None:
+            raise ConfigError(f"{terms.forbid_match} forbids match, which a join between owners needs")
+        if counts_alone(plan):
+            told = yield from matched_size(plan, terms)
+            if told is not None:
+                return told
+        if terms.sizes_only is not None:
+            raise ConfigError(
+                f"{terms.sizes_only} tells only how many rows are joined: ask for COUNT(*) alone, without GROUP BY, of "
+                "rows that each have a key of their own"
+            )
+        return (yield from matched_query(plan, terms))
 
     def _rows_program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415 - agents run no program
@@ -148,9 +173,15 @@ def _shows_rows(sql: str) -> bool:
     return shows_rows(parse_sql(sql))
 
 
-def check_holders(question: Question, terms: MergedTerms) -> None:
-    """Every owner must have all tables."""
-    for table in question.tables:
-        lacking = [owner for owner in terms.owners if owner not in terms.holders[table]]
-        if lacking:
-            raise ConfigError(f"{lacking[0]} has no table {table!r}")
+def held_apart(question: Question, terms: MergedTerms) -> bool:
+    """Whether two owners have tables that are joined; else every owner has all of them, or a ConfigError says so."""
+    divided = [name for name, each in terms.tables(question.tables).items() if not each.replicated]
+    lacking = [(owner, name) for name in question.tables for owner in terms.owners if owner not in terms.holders[name]]
+    if not lacking:
+        return False
+    owner, table = lacking[0]
+    if len(terms.owners) != 2 or any(len(terms.holders[name]) != 1 for name in divided) or len(divided) < 2:
+        raise ConfigError(
+            f"{owner} has no table {table!r}; every owner has all tables, or of two owners each has one that is joined"
+        )
+    return True

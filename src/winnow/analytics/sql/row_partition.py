@@ -6,7 +6,7 @@ enough; everything that follows from the numbers of accepted conditions is then 
 are hidden there. Conditions are tried in the statement's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,47 +35,65 @@ class _Group:
     parts: list[Part] = field(default_factory=lambda: [()])
 
 
+@dataclass(frozen=True, kw_only=True)
+class AskedPart:
+    """Rows of a shown group (by its place among them) for which conditions, by number, hold or do not."""
+
+    place: int
+    holds: tuple[tuple[int, bool], ...]
+
+
 def decide_conditions(
-    sets: "Sequence[RowSet]", selected: SelectedRows, shown: NDArray[np.int64], minimum: int, bits: int
+    conditions: int, groups: int, count_parts: Callable[[Sequence[AskedPart]], Program[States]]
 ) -> Program[list[States]]:
-    """The state of each condition's rows in each group that is shown; two comparisons a condition."""
-    groups = [_Group() for _ in shown]
+    """The state of each condition's rows in each group that is shown; parts are counted once a condition."""
+    found = [_Group() for _ in range(groups)]
     decided = list[States]()
-    for number in range(len(sets)):
-        tried = [place for place, group in enumerate(groups) if len(group.parts) <= MAX_PARTS // 2]
-        asked = [(place, part, holds) for place in tried for part in groups[place].parts for holds in (True, False)]
-        accepted = {place: list(groups[place].accepted) for place in tried}
-
-        def counts(
-            table: "OwnerTable",
-            number: int = number,
-            asked: list[tuple[int, Part, bool]] = asked,
-            accepted: dict[int, list[int]] = accepted,
-        ) -> NDArray[np.int64]:
-            rows = selected.rows(table)
-            masks = np.array([each.mask(rows) for each in sets[: number + 1]])
-            codes, units = selected.groups.codes(rows), units_of(rows)
-            own = {place: masks[:, codes == shown[place]] for place in accepted}
-            found = []
-            for place, part, holds in asked:
-                chosen = own[place][number] == holds
-                for other, value in zip(accepted[place], part, strict=True):
-                    chosen &= own[place][other] == value
-                own_units = None if units is None else units[codes == shown[place]][chosen]
-                found.append(int(chosen.sum()) if own_units is None else len(np.unique(own_units)))
-            return np.array(found, np.int64)
-
-        answers = yield from count_states(counts, len(asked), minimum, bits)
-        states = np.full(len(shown), SMALL, np.int8)
+    for number in range(conditions):
+        tried = [place for place, group in enumerate(found) if len(group.parts) <= MAX_PARTS // 2]
+        asked = [(place, part, holds) for place in tried for part in found[place].parts for holds in (True, False)]
+        answers = yield from count_parts(
+            [
+                AskedPart(place=place, holds=(*zip(found[place].accepted, part, strict=True), (number, holds)))
+                for place, part, holds in asked
+            ]
+        )
+        states = np.full(groups, SMALL, np.int8)
         for place in tried:
             own = [(part, holds, answers[at]) for at, (group, part, holds) in enumerate(asked) if group == place]
             if any(state == SMALL for _, _, state in own):
                 continue
-            groups[place].accepted.append(number)
-            groups[place].parts = [(*part, holds) for part, holds, state in own if state == SHOWN]
+            found[place].accepted.append(number)
+            found[place].parts = [(*part, holds) for part, holds, state in own if state == SHOWN]
             states[place] = SHOWN if any(holds and state == SHOWN for _, holds, state in own) else EMPTY
         decided.append(states)
     return decided
+
+
+def count_own_parts(
+    asked: "Sequence[AskedPart]",
+    sets: "Sequence[RowSet]",
+    selected: SelectedRows,
+    shown: NDArray[np.int64],
+    minimum: int,
+    bits: int,
+) -> Program[States]:
+    """Of parts whose rows each owner has by itself."""
+
+    def counts(table: "OwnerTable") -> NDArray[np.int64]:
+        rows = selected.rows(table)
+        used = max((number for part in asked for number, _ in part.holds), default=-1) + 1
+        masks = np.array([each.mask(rows) for each in sets[:used]])
+        codes, units = selected.groups.codes(rows), units_of(rows)
+        own = {place: masks[:, codes == shown[place]] for place in {part.place for part in asked}}
+        found = []
+        for part in asked:
+            chosen = np.logical_and.reduce([own[part.place][number] == holds for number, holds in part.holds])
+            own_units = None if units is None else units[codes == shown[part.place]][chosen]
+            found.append(int(chosen.sum()) if own_units is None else len(np.unique(own_units)))
+        return np.array(found, np.int64)
+
+    return (yield from count_states(counts, len(asked), minimum, bits))
 
 
 def count_states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:

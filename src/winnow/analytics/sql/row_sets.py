@@ -8,6 +8,7 @@ have chosen a single person.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from winnow.analytics.program import Compare, Program
 from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
-from winnow.analytics.sql.row_partition import count_states, decide_conditions
+from winnow.analytics.sql.row_partition import count_own_parts, count_states, decide_conditions
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 from winnow.core import ConfigError
@@ -73,15 +74,15 @@ class DecidedSets:
 def counted_rows(aggregate: QueryAggregate) -> RowSet:
     """The rows that an aggregate is about."""
     return RowSet(
-        present=tuple(each.name for each in aggregate.arguments),
-        chosen=any(each.unseen for each in aggregate.arguments),
+        present=tuple(each.name for each in aggregate.inputs),
+        chosen=any(each.unseen for each in aggregate.inputs),
     )
 
 
 def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     """The sets that must be large enough, or empty, for an aggregate to be told."""
     found = [counted_rows(aggregate)]
-    for each in aggregate.arguments:
+    for each in aggregate.inputs:
         found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
         if each.unseen and aggregate.function not in (*SEARCHES, "count"):
             found.append(RowSet(nonzero=(each.name,), chosen=True))
@@ -157,12 +158,14 @@ def _decide_within(
         return np.concatenate([selected.counts(table, each.mask(own))[shown] for each in others])
 
     sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits)
-    decided = yield from decide_conditions(chosen, selected, shown, minimum, bits)
+    count_parts = partial(count_own_parts, sets=chosen, selected=selected, shown=shown, minimum=minimum, bits=bits)
+    decided = yield from decide_conditions(len(chosen), len(shown), count_parts)
     states = [*decided, *sizes.reshape(len(others), len(shown))]
-    return {each: _filled(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
+    return {each: filled_states(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
 
 
-def _filled(rows: States, shown: NDArray[np.int64], states: States) -> States:
+def filled_states(rows: States, shown: NDArray[np.int64], states: States) -> States:
+    """Those of all groups, with the states of the ones that are shown in their places."""
     filled = rows.copy()
     filled[shown] = states
     return filled

@@ -55,6 +55,17 @@ class RowSource:
     """Columns of USING, and the alias of the first table that has them."""
     outer: "RowSource | None" = None
     """Of the statement around a condition's subquery."""
+    apart: bool = False
+    """Whether its two tables are at two owners."""
+
+    def owner_of(self, node: exp.Expr) -> int | None:
+        """Which of two owners has the columns of an expression; None if it has none."""
+        items = {self.item_of(each) for each in node.find_all(exp.Column)}
+        places = [place for place, item in enumerate(self.items) if item in items]
+        if self.apart and len(places) > 1:
+            shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+            raise refused(node, f"{shown}: its columns are at two owners; they can be joined by a key, and no more")
+        return places[0] if places and self.apart else None
 
     def item_of(self, column: exp.Column) -> FromItem | None:
         """The table that a column of this FROM belongs to; ConfigError if it may be either of two."""
@@ -113,8 +124,12 @@ def table_relation(declaration: TableDeclaration) -> Relation:
     return Relation(columns=found, divided=not declaration.replicated)
 
 
-def row_source(select: exp.Select, tables: Mapping[str, Relation], outer: RowSource | None = None) -> RowSource:
-    """The source of a SELECT, whose joins and conditions are checked; `tables` are those of the owner."""
+def row_source(
+    select: exp.Select, tables: Mapping[str, Relation], outer: RowSource | None = None, *, apart: bool = False
+) -> RowSource:
+    """The source of a SELECT, whose joins and conditions are checked; `tables` are those of the owner, or of two owners
+    that have them `apart`.
+    """
     from winnow.analytics.sql.join_links import check_links  # noqa: PLC0415 - they need each other
 
     known = {**tables}
@@ -124,7 +139,7 @@ def row_source(select: exp.Select, tables: Mapping[str, Relation], outer: RowSou
     from_ = select.args.get("from_")
     if from_ is None:
         raise refused(select, f"the statement has no FROM; name a table: {', '.join(tables)}")
-    source = RowSource(items=(_item(from_.this, known),), known=known, merged={}, outer=outer)
+    source = RowSource(items=(_item(from_.this, known),), known=known, merged={}, outer=outer, apart=apart)
     for join in select.args.get("joins") or ():
         source = _joined(source, join, known)
     for join in select.args.get("joins") or ():
@@ -132,7 +147,8 @@ def row_source(select: exp.Select, tables: Mapping[str, Relation], outer: RowSou
             check_condition(join.args["on"], source)
     if select.args.get("where"):
         check_condition(select.args["where"].this, source)
-    check_links(select, source)
+    if not apart:
+        check_links(select, source)
     return source
 
 

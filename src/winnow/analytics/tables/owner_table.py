@@ -26,6 +26,8 @@ class OwnerTable:
     """The owner's other tables, by name, where a question is about several."""
     place: int = 0
     """Among the owners of a question."""
+    matched: tuple[str, ...] = ()
+    """The identifiers that a set intersection found, sorted, where the owner may know them."""
     secret: bytes = b""
     """Of this owner and a submission: what is drawn from it nobody else can foresee."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from winnow.analytics.permissions import Permission
+from winnow.analytics.permissions import Permission, Reveal
 from winnow.deploy.wire.messages import ClientResult, Count, DataDescription, Digest, Name, WireMessage, WireTask
 from winnow.learn.party_signing_interface import UPDATE
 
@@ -126,6 +126,7 @@ class QuestionTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     minimum: int
     rows: int
     owners: int
+    reveal: Reveal
     noise_delta: float | None
     """The δ at which its budget counts ε; None where no noise is demanded."""
     noise_seed: bytes

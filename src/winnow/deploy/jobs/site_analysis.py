@@ -73,6 +73,7 @@ def _terms(question: Question, told: QuestionTerms, tables: Mapping[str, OwnerTa
         rows=told.rows,
         allow=tuple(told.allow),
         owners=told.owners,
+        reveal=told.reveal,
         noise_needed=told.noise_delta is not None,
         noise_delta=told.noise_delta,
         budget=_budget(told),

@@ -89,6 +89,7 @@ class ProcessSpec:
             minimum=rule.minimum,
             rows=rule.rows,
             owners=rule.owners,
+            reveal=rule.reveal,
             noise_delta=None if rule.noise is None else rule.noise.delta,
             noise_seed=self.noise_seed,
             epsilon=None if rule.noise is None else rule.noise.epsilon,

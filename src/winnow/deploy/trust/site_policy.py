@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from winnow.analytics.permissions import NO_ROWS_HINT, Permission, noise_hint
+from winnow.analytics.permissions import NO_ROWS_HINT, Permission, Reveal, noise_hint
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
@@ -46,6 +46,8 @@ class SiteQueryRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields
     """How many rows as they are an answer may show at most."""
     owners: Annotated[int, Meta(ge=1)] = 2
     """So many owners have to take part at least."""
+    reveal: Reveal = "intersection"
+    """What others may learn where identifiers are matched: which are in common, or only how many."""
     noise: SpendingLimit | None = None
 
 

@@ -1,7 +1,7 @@
 """One party of a secure product: hand it messages, take the messages that it writes, until it has opened the result.
 
 The first two parties have a matrix each, L (n × k) and R (n × b), rows aligned; the third helps. They open LᵀR, or only
-whether its entries reach thresholds. Rows go in chunks, one exchange each.
+whether its entries reach thresholds; or some of the entries alone. Rows go in chunks, one exchange each.
 
 To compare, each party enters its part zᵢ of an entry z into `StepParty`, where numbers do not wrap round at 2⁶⁴: there
 Σzᵢ = z + 2⁶⁴w. So w is found first, from the highest bits of the parts. It is 0, 1 or 2 by the chance of the parts, and
@@ -157,10 +157,10 @@ class ProductParty:
         if self._chunk < self._step.chunks:
             return self._written({place: self._words_for(place, self._chunk) for place in range(PARTIES)})
         self._values = None
-        self._total += zero_part(self._key, self._next_key, self._step.columns)
+        self._total = self._step.chosen(self._total + zero_part(self._key, self._next_key, self._step.columns))
         if self._step.thresholds is None:
             return self._written(dict.fromkeys(range(PARTIES), self._total.astype("<u8", copy=False).tobytes()))
-        tops = (self._total.reshape(-1) >> np.uint64(WORD_BITS - TOP_BITS)).astype(np.int64)
+        tops = (self._total >> np.uint64(WORD_BITS - TOP_BITS)).astype(np.int64)
         self._comparison = step_party(self._step.wraps(self._session), self._me, np.tile(tops, 2))
         return self._comparison.first_messages()
 
@@ -174,8 +174,8 @@ class ProductParty:
     def _open(self, words: Mapping[int, bytes]) -> dict[int, bytes]:
         total = self._total.copy()
         for sender, data in words.items():
-            total += _decoded(data, self._step.columns, sender)
-        opened = from_words(total).reshape(-1)
+            total += _decoded(data, (self._step.length,), sender)
+        opened = from_words(total)
         if np.any(np.abs(opened.astype(object)) >= 1 << self._step.bits):
             raise SharesError("the parties' parts of the product do not fit together: one of them is wrong")
         self.opened = opened.astype(object)
@@ -190,7 +190,7 @@ class ProductParty:
             self.opened = comparison.opened
             return {}
         self._wraps = comparison.opened.reshape(2, -1).sum(0).astype(np.int64)
-        values = self._total.reshape(-1).astype(object)
+        values = self._total.astype(object)
         if self._place == 0:
             values = values - (self._wraps.astype(object) << WORD_BITS)
         self._comparison = step_party(self._step.compared(self._session, self._wraps), self._me, values)

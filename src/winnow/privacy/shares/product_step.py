@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.privacy.replicated_product import WORD_BYTES
+from winnow.privacy.replicated_product import WORD_BYTES, Words
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep
 
@@ -51,12 +51,16 @@ class ProductStep:
     bits: int
     """Entries of the product are below 2**bits in size."""
     thresholds: NDArray[np.int64] | None = None
+    entries: NDArray[np.int64] | None = None
+    """Which entries become known, row by row; all if it is None. Of the others no party sends its part."""
 
     def __post_init__(self) -> None:
-        if self.thresholds is not None and (self.bits > MAX_COMPARED_BITS or len(self.thresholds) != self.cells):
-            raise ValueError(f"a product of {self.cells} entries and {self.bits} bits cannot be compared like this")
+        if self.thresholds is not None and (self.bits > MAX_COMPARED_BITS or len(self.thresholds) != self.length):
+            raise ValueError(f"a product of {self.length} entries and {self.bits} bits cannot be compared like this")
         if self.cells > MAX_CELLS:
             raise SharesError(f"a product has {self.cells:,} entries; at most {MAX_CELLS:,} are possible")
+        if self.entries is not None and np.any((self.entries < 0) | (self.entries >= self.cells)):
+            raise ValueError(f"a product of {self.cells} entries has no such entry")
 
     @property
     def everybody(self) -> tuple[int, ...]:
@@ -69,6 +73,16 @@ class ProductStep:
     @property
     def cells(self) -> int:
         return self.columns[0] * self.columns[1]
+
+    @property
+    def length(self) -> int:
+        """How many entries become known."""
+        return self.cells if self.entries is None else len(self.entries)
+
+    def chosen(self, product: Words) -> Words:
+        """The entries that become known."""
+        entries: Words = product.reshape(-1) if self.entries is None else product.reshape(-1)[self.entries]
+        return entries
 
     @cached_property
     def chunk_rows(self) -> int:
@@ -84,7 +98,7 @@ class ProductStep:
         """Honest parties need fewer."""
         if self.thresholds is None:
             return self.chunks + 5
-        later = self.wraps(b""), self.compared(b"", np.zeros(self.cells, np.int64))
+        later = self.wraps(b""), self.compared(b"", np.zeros(self.length, np.int64))
         return self.chunks + 5 + sum(step.max_exchanges for step in later)
 
     def wraps(self, session: bytes) -> SecureStep:
@@ -93,9 +107,9 @@ class ProductStep:
         return SecureStep(
             digest=sha256(session + b"wraps").digest(),
             owners=self.parties,
-            length=2 * self.cells,
+            length=2 * self.length,
             bits=TOP_BITS + 2,
-            thresholds=np.repeat(np.array([half, 3 * half], np.int64), self.cells),
+            thresholds=np.repeat(np.array([half, 3 * half], np.int64), self.length),
         )
 
     def compared(self, session: bytes, wraps: NDArray[np.int64]) -> SecureStep:
@@ -103,7 +117,7 @@ class ProductStep:
         return SecureStep(
             digest=sha256(session + b"compared" + wraps.astype("<i8").tobytes()).digest(),
             owners=self.parties,
-            length=self.cells,
+            length=self.length,
             bits=self.bits,
             thresholds=self.thresholds,
         )

@@ -1,0 +1,114 @@
+"""One owner's rows of a join with another's: what it puts into products, by the identifiers that both have.
+
+A join of rows with the same identifier is a sum over identifiers: Σ_rows f·g = Σ_k (Σ f of one owner's rows with k)(Σ g
+of the other's). So an owner's matrix has a row for each identifier, in their sorted order, and sums of its own rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as arrow
+from numpy.typing import NDArray
+
+from winnow.analytics.intersect.intersect_question import identifier_text
+from winnow.analytics.sql.opened_sums import Summand
+from winnow.analytics.sql.owner_rows import GROUP, Group, QueryGroups, execute_at_owner, group_codes, selected_columns
+from winnow.analytics.sql.plan_join_sides import JOINED
+from winnow.analytics.sql.query_plan import JoinSide, QueryPlan
+from winnow.analytics.sql.row_sets import RowSet
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.analytics.tables.owner_table import OwnerTable
+
+SEPARATOR = "\x1f"
+"""Between the parts of an identifier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """A column of an owner's matrix, about its rows in one of its groups for which all of `holds` is so.
+
+    Without a summand: 1 for identifiers that have such a row, else 0.
+    """
+
+    group: int
+    holds: tuple[tuple[RowSet, bool], ...] = ()
+    summand: Summand | None = None
+    bits: int = 0
+    """Of the fraction of sums in units of a range."""
+
+
+class MatchedRows:
+    """The rows of one side of a join, by group; `declarations` are those of the tables that this owner has."""
+
+    def __init__(self, side: JoinSide, plan: QueryPlan, declarations: Mapping[str, TableDeclaration]) -> None:
+        self.side, self._declarations = side, declarations
+        arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
+        self._declared = TableDeclaration(columns=selected_columns(arguments))
+        self._executed: dict[str, tuple[arrow.Table, arrow.Table]] = {}
+
+    def identifiers(self, table: OwnerTable) -> list[str]:
+        """Those of all its rows, whatever WHERE says."""
+        found = _identifiers(self._execute(table, self.side.matched_sql))
+        return sorted({each for each in found if each is not None})
+
+    def selected_identifiers(self, table: OwnerTable) -> list[str]:
+        """Those of the rows that meet its conditions, as often as there are rows."""
+        found = _identifiers(self._execute(table, self.side.local_sql))
+        return sorted(each for each in found if each is not None)
+
+    def most_rows(self, table: OwnerTable) -> int:
+        """Of one identifier that both owners have."""
+        return int(np.bincount(self._places(table)[0]).max(initial=1))
+
+    def public_values(self, table: OwnerTable) -> list[Group]:
+        if self.side.public_sql is None:
+            return []
+        return [tuple(row.values()) for row in self._execute(table, self.side.public_sql).to_pylist()]
+
+    def matrix(self, table: OwnerTable, groups: Sequence[Group], factors: Sequence[Factor]) -> NDArray[np.int64]:
+        """A column for each factor."""
+        places, kept = self._places(table)
+        rows = self._execute(table, self.side.local_sql).filter(arrow.array(kept))
+        codes = group_codes([rows.column(key.name) for key in self.side.keys], groups, rows.num_rows)
+        columns = {GROUP: arrow.array(places)}
+        columns |= {name: rows.column(name) for name in self._declared.columns if name != GROUP}
+        everything = OwnerTable(declaration=self._declared, rows=arrow.table(columns))
+        own = {group: _those(everything, codes == group) for group in {each.group for each in factors}}
+        count = len(table.matched)
+        return np.stack([_column(each, own[each.group], count) for each in factors], axis=1)
+
+    def _places(self, table: OwnerTable) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The place of each kept row among the identifiers that both owners have, and which rows are kept."""
+        known = {each: place for place, each in enumerate(table.matched)}
+        found = _identifiers(self._execute(table, self.side.local_sql))
+        places = np.array([-1 if each is None else known.get(each, -1) for each in found], np.int64)
+        return places[places >= 0], places >= 0
+
+    def _execute(self, table: OwnerTable, sql: str) -> arrow.Table:
+        """Kept: every step of a program asks for it."""
+        kept = self._executed.get(sql)
+        if kept is None or kept[0] is not table.rows:
+            kept = self._executed[sql] = (table.rows, execute_at_owner(table, self._declarations, sql))
+        return kept[1]
+
+
+def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:
+    return OwnerTable(declaration=rows.declaration, rows=rows.rows.filter(arrow.array(mask)))
+
+
+def _column(factor: Factor, rows: OwnerTable, count: int) -> NDArray[np.int64]:
+    if factor.holds:
+        rows = _those(rows, np.logical_and.reduce([each.mask(rows) == holds for each, holds in factor.holds]))
+    by_identifier = QueryGroups(columns=(), groups=count)
+    if factor.summand is not None:
+        return factor.summand.local(rows, by_identifier, factor.bits)
+    return (np.bincount(by_identifier.codes(rows), minlength=count) > 0).astype(np.int64)
+
+
+def _identifiers(rows: arrow.Table) -> list[str | None]:
+    """What each row is joined by; None where a part of it is missing."""
+    names = [name for name in rows.column_names if name.startswith(JOINED)]
+    cells = [rows.column(name).to_pylist() for name in names]
+    parts = [[None if each is None else identifier_text(each) for each in column] for column in cells]
+    return [None if None in row else SEPARATOR.join(map(str, row)) for row in zip(*parts, strict=True)]
