@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from winnow.analytics.program import Compare, Match, Product, Program
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.exact_query import MAX_GROUPS, listed_groups
-from winnow.analytics.sql.matched_rows import Factor, MatchedRows
+from winnow.analytics.sql.matched_rows import KeyedSum, MatchedRows
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.public_values import open_public_values
 from winnow.analytics.sql.query_plan import QueryPlan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 1 << 26
 """Of an owner's matrix."""
-Cell: TypeAlias = tuple[Factor, Factor]
+Cell: TypeAlias = tuple[KeyedSum, KeyedSum]
 """An entry of the product: a column of each owner's matrix."""
 
 

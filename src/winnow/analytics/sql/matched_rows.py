@@ -25,7 +25,7 @@ SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factor:
+class KeyedSum:
     """A column of an owner's matrix, about its rows in one of its groups for which all of `holds` is so.
 
     Without a summand: 1 for identifiers that have such a row, else 0.
@@ -66,7 +66,7 @@ class MatchedRows:
             return []
         return [tuple(row.values()) for row in self._execute(table, self.side.public_sql).to_pylist()]
 
-    def matrix(self, table: OwnerTable, groups: Sequence[Group], factors: Sequence[Factor]) -> NDArray[np.int64]:
+    def matrix(self, table: OwnerTable, groups: Sequence[Group], factors: Sequence[KeyedSum]) -> NDArray[np.int64]:
         """A column for each factor."""
         places, kept = self._places(table)
         rows = self._execute(table, self.side.local_sql).filter(arrow.array(kept))
@@ -97,7 +97,7 @@ def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:
     return OwnerTable(declaration=rows.declaration, rows=rows.rows.filter(arrow.array(mask)))
 
 
-def _column(factor: Factor, rows: OwnerTable, count: int) -> NDArray[np.int64]:
+def _column(factor: KeyedSum, rows: OwnerTable, count: int) -> NDArray[np.int64]:
     if factor.holds:
         rows = _those(rows, np.logical_and.reduce([each.mask(rows) == holds for each, holds in factor.holds]))
     by_identifier = QueryGroups(columns=(), groups=count)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Program
 from winnow.analytics.sql.matched_join import Cell, MatchedJoin
-from winnow.analytics.sql.matched_rows import Factor
+from winnow.analytics.sql.matched_rows import KeyedSum
 from winnow.analytics.sql.row_partition import AskedPart, decide_conditions
 from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, RowSet, filled_states, sets_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
@@ -89,7 +89,7 @@ def _count_states(join: MatchedJoin, label: str, cells: Sequence[Cell]) -> Progr
 def _cell(join: MatchedJoin, group: int, holds: Sequence[tuple[Part, bool]]) -> Cell:
     """The product that counts identifiers with a row in a group for which parts of sets hold, or do not."""
     left, right = (
-        Factor(group=own, holds=tuple((rows, held) for (side, rows), held in holds if side == place))
+        KeyedSum(group=own, holds=tuple((rows, held) for (side, rows), held in holds if side == place))
         for place, own in enumerate(join.groups_of(group))
     )
     return left, right

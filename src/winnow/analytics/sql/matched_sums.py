@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from winnow.analytics.program import Program
 from winnow.analytics.sql.matched_join import Cell, MatchedJoin
-from winnow.analytics.sql.matched_rows import Factor
+from winnow.analytics.sql.matched_rows import KeyedSum
 from winnow.analytics.sql.matched_sets import parts_of
 from winnow.analytics.sql.opened_sums import Opened, Summand, summands_of
 from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, sets_behind
@@ -44,7 +44,7 @@ def open_matched_sums(
 
 def _cell(join: MatchedJoin, summand: Summand, group: int) -> Cell:
     left, right = (
-        Factor(group=own, summand=_own_summand(join, place, summand), bits=_bits(join, summand))
+        KeyedSum(group=own, summand=_own_summand(join, place, summand), bits=_bits(join, summand))
         for place, own in enumerate(join.groups_of(group))
     )
     return left, right
