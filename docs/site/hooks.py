@@ -1,10 +1,15 @@
-"""What the site has besides the pages of docs/: the README as its first one, and others that lie above it."""
+"""What the site has besides the pages of docs/: the README as its first one, others above it, and notebooks."""
 
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from plotly.offline import get_plotlyjs
+
+sys.path.append(str(Path(__file__).parent))  # a hook is a file alone, without the folder that it lies in
+from notebook_pages import PLOTLY_FILE, notebook_page
 
 ROOT = Path(__file__).parents[2]
 ABOVE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -16,6 +21,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in (*ABOVE.items(), DEPLOY):
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_from_above(text)))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        text = notebook_page(path, path.stat().st_mtime)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+    files.append(File.generated(config, PLOTLY_FILE, content=get_plotlyjs()))
     return files
 
 

@@ -91,6 +91,6 @@ def write_answer_page(answer: Answer, path: Path) -> Path:
 def _plain(answer: Answer) -> str:
     from rich.console import Console  # noqa: PLC0415
 
-    console = Console(width=PAGE_COLUMNS, file=StringIO(), record=True)
+    console = Console(width=PAGE_COLUMNS, file=StringIO(), record=True, force_jupyter=False)
     console.print(render_answer(answer))
     return console.export_text()

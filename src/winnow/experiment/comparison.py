@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from html import escape
 from io import StringIO
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,9 +26,13 @@ from winnow.report import (
     difference_cells,
     paired_differences,
 )
+from winnow.report.markup import bullet_list, html_table
 from winnow.runs import MetricReading, RunView, Summary, file_names
 from winnow.runs.atomic_write import one_line_errors, warn_if_unwritten, write_text_atomically
 from winnow.terminal_tables import table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 DEFAULT_ALGORITHMS = ("fedprof", "fedavg-rp")
 CUSTOM_ALGORITHM = "custom"
@@ -159,6 +162,12 @@ class Comparison:
         scores = {row.algorithm: sign * row.best.mean if row.best else -inf for row in self.table()}
         return replace(self, runs=tuple(sorted(self.runs, key=lambda run: -scores[run.label.algorithm])))
 
+    def plot(self, metric: str | None = None, *, over: str = "round") -> "go.Figure":
+        """The metric of all runs, or another by its name, over "round", "time" or "energy": thin lines are seeds."""
+        from winnow.report.notebook_plots import plot_metric  # noqa: PLC0415 - Plotly takes a while to import
+
+        return plot_metric(self.runs, metric, over)
+
     def report(self, path: str | Path) -> Path:
         """Write the joint report, one file that opens offline."""
         return write_reports(Path(path), self.runs)
@@ -197,8 +206,13 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        header, lines = self._cells()
-        return f"<table>{''.join(map(_html_row, [header, *lines]))}</table>"
+        from winnow.report.notebook_plots import metric_chart  # noqa: PLC0415 - Plotly takes a while to import
+
+        label, differences = self.runs[0].label, self.differences()
+        shown = html_table(f"{label.name}: means over seeds", *self._cells())
+        if differences:
+            shown += html_table(DIFFERENCES_TITLE, *difference_cells(differences, label.metric, label.target))
+        return shown + metric_chart(self.runs) + bullet_list(self.failures)
 
     def _cells(self) -> tuple[Cells, list[Cells]]:
         label = self.runs[0].label
@@ -206,7 +220,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         text, differences = StringIO(), self.rendered_differences()
-        console = Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True)
+        console = Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True, force_jupyter=False)
         console.print(self.rendered(wide=True))
         if differences is not None:
             console.print(f"\n{DIFFERENCES_TITLE}", differences, sep="\n")
@@ -218,10 +232,6 @@ def rendered_comparison(header: Cells, lines: Sequence[Cells], *, wide: bool) ->
     shown = [index for index, title in enumerate(header) if wide or title not in WIDE_COLUMNS]
     titles = [header[index].replace(" ", "\n", 1) for index in shown]
     return table(titles, ([cells[index] for index in shown] for cells in lines))
-
-
-def _html_row(cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _record(run: RunView, summary: Summary) -> RunRecord:

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -52,6 +51,9 @@ from winnow.runs.metrics_csv import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
 from winnow.tracking import Tracker
 from winnow.tracking.track_run import RunTracking, tracked_run
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
@@ -150,13 +152,24 @@ class Result:
         """Write this run's report, one file that opens offline."""
         return write_reports(Path(path), [self.view])
 
+    def plot(self, what: str | None = None, *, over: str = "round") -> "go.Figure":
+        """A figure of the report: the metric or another one by its name, over "round", "time" or "energy"; or the
+        "loss", the "confusion" matrix, the "clients" by the score of their data, their "selection", or FedProf's
+        "scores" by round.
+        """
+        from winnow.report.notebook_plots import plot_run  # noqa: PLC0415 - Plotly takes a while to import
+
+        return plot_run(self.view, what, over)
+
     def __repr__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._rows())
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._rows())
-        return f"<table>{''.join(rows)}</table>"
+        from winnow.report.markup import html_table  # noqa: PLC0415 - Plotly takes a while to import
+        from winnow.report.notebook_plots import metric_chart  # noqa: PLC0415
+
+        return html_table(run_name(self.experiment), ("", "value"), self._rows()) + metric_chart([self.view])
 
     def _rows(self) -> list[tuple[str, str]]:
         summary = self.summary

@@ -48,6 +48,8 @@ class ProgressState:
         self.value: float | None = None
         """The last reading: not every round need have one."""
         self.best: float | None = None
+        self.readings: list[tuple[int, float]] = []
+        """Every reading with its round."""
         self.selected = 0
         self._track, self._assessments = RunHistory(), LatestAssessments()
         self._began: tuple[float, int] | None = None
@@ -60,7 +62,9 @@ class ProgressState:
         if point is not None:
             self.point = point
             reading = point.value(self.headline.evaluated_by, self.headline.metric)
-            self.value = self.value if reading is None else reading
+            if reading is not None:
+                self.value = reading
+                self.readings.append((point.round, reading))
             known = [value for value in (self.best, self.value) if value is not None and not math.isnan(value)]
             best = min if self.headline.lower_is_better else max
             self.best = best(known, default=None)
@@ -233,7 +237,11 @@ def title(experiment: Experiment) -> str:
 
 def _display_for(course: ProgressState, console: Console) -> ProgressDisplay:
     """The way to show progress that suits where it goes."""
-    if console.is_terminal or console.is_jupyter:
+    if console.is_jupyter:
+        from winnow.progress.notebook_display import NotebookDisplay  # noqa: PLC0415 - IPython is there in notebooks
+
+        return NotebookDisplay(course)
+    if console.is_terminal:
         return TerminalDisplay(course, console)
     return LineDisplay(course, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
 

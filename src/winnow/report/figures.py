@@ -26,28 +26,29 @@ AXES: dict[str, Callable[[HistoryPoint], float]] = {
 }
 
 
-def progress(groups: Groups, axis: str) -> go.Figure:
-    """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
+def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
+    """The runs' metric, or another one, against rounds, device time or energy.
 
-    The mean curve passes through the mean cost and the mean metric of each round. A single run that the reference set
-    evaluates shows its test set too.
+    One colour an algorithm, thin lines for seeds, bold for means. The mean curve passes through the mean cost and the
+    mean metric of each round. A single run that the reference set evaluates shows its test set too.
     """
     figure = go.Figure()
-    metric = next(iter(groups.values()))[0].label.metric
+    own = next(iter(groups.values()))[0].label.metric
+    metric = own if metric is None else metric
     for index, (algorithm, runs) in enumerate(groups.items()):
         name, ink = escape(algorithm), colour(index)
-        curves = [_curve(run, run.label.evaluated_by, AXES[axis]) for run in runs]
+        curves = [metric_curve(run, run.label.evaluated_by, metric, AXES[axis]) for run in runs]
         if len(runs) == 1:
             figure.add_trace(_line(curves[0], name, ink, width=2.5))
             if runs[0].label.evaluated_by == REFERENCE:
-                test = _curve(runs[0], TEST, AXES[axis])
+                test = metric_curve(runs[0], TEST, metric, AXES[axis])
                 figure.add_trace(_line(test, f"{name}, test set", ink, width=1.5, dash="dot"))
             continue
         for run, curve in zip(runs, curves, strict=True):
             line = _line(curve, f"{name}, seed {run.label.seed}", translucent(ink, 0.35), width=1)
             figure.add_trace(line.update(showlegend=False))
-        figure.add_trace(_line(_mean(curves), f"{name}, mean of {len(runs)}", ink, width=3))
-    targets = {run.label.target for runs in groups.values() for run in runs}
+        figure.add_trace(_line(mean_curve(curves), f"{name}, mean of {len(runs)}", ink, width=3))
+    targets = {run.label.target for runs in groups.values() for run in runs if metric == own}
     for target in targets - {None}:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
     axis_title = axis.replace("Device", clock(groups).capitalize())
@@ -61,13 +62,16 @@ def clock(groups: Groups) -> str:
     return "wall" if clocks == {"wall"} else "device"
 
 
-def _curve(run: RunPlotData, data: str, cost: Callable[[HistoryPoint], float]) -> NDArray[np.float64]:
+def metric_curve(
+    run: RunPlotData, data: str, metric: str, cost: Callable[[HistoryPoint], float]
+) -> NDArray[np.float64]:
     """Two columns: the cost so far and the metric on some data, nan where it was not measured."""
-    rows = [(cost(point), point.value(data, run.label.metric)) for point in run.points]
+    rows = [(cost(point), point.value(data, metric)) for point in run.points]
     return np.array(rows, np.float64).reshape(-1, 2)
 
 
-def _mean(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def mean_curve(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Through the mean cost and the mean metric of each round that all have."""
     shared = min(map(len, curves))
     mean: NDArray[np.float64] = np.mean([curve[:shared] for curve in curves], axis=0)
     return mean

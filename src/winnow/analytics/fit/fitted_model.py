@@ -5,23 +5,28 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console, Group, RenderableType
 
 from winnow.core import ConfigError, DataError
 from winnow.core.join_names import counted
 from winnow.core.message_decoding import UnreadableError, from_json
+from winnow.report.markup import bullet_list, html_table
 from winnow.report.number_format import number_text
 from winnow.runs import file_names
 from winnow.runs.atomic_write import write_text_atomically
 from winnow.terminal_tables import plain_text, table
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
     from sklearn.pipeline import Pipeline
 
 REGRESSIONS = ("linear", "ridge", "logistic", "poisson", "gamma")
 SUMMARY_WIDTH = 100
+
+TableCells: TypeAlias = tuple[list[str], list[list[str]]]
+"""Header and rows."""
 
 
 class FittedModel:
@@ -62,15 +67,14 @@ class FittedModel:
     def summary(self) -> str:
         """The table as text."""
         text = StringIO()
-        Console(file=text, width=SUMMARY_WIDTH, color_system=None).print(self.rendered())
+        Console(file=text, width=SUMMARY_WIDTH, color_system=None, force_jupyter=False).print(self.rendered())
         return text.getvalue()
 
     def rendered(self) -> RenderableType:
         """For a terminal."""
-        show = {"pca": _components, "kmeans": _clusters}.get(self.answer["model"])
-        shown = show(self.answer) if show else _terms(self.answer) if "terms" in self.answer else None
+        cells = fit_cells(self.answer)
         lines = [plain_text(line) for line in self.lines()]
-        return Group(*([] if shown is None else [shown]), *lines)
+        return Group(*([] if cells is None else [table(*cells)]), *lines)
 
     def lines(self) -> list[str]:
         """What was fitted to what, and what was left out."""
@@ -94,10 +98,17 @@ class FittedModel:
     def __repr__(self) -> str:
         return self.summary()
 
-    def _repr_html_(self) -> str:
-        from html import escape  # noqa: PLC0415 - notebooks alone
+    def plot(self) -> "go.Figure":
+        """The estimates with their 95 % intervals; of pca the components' shares of the variance."""
+        from winnow.analytics.fit.fit_chart import fit_figure  # noqa: PLC0415 - Plotly takes a while to import
 
-        return f"<pre>{escape(self.summary())}</pre>"
+        return fit_figure(self.answer)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        cells = fit_cells(self.answer)
+        shown = "" if cells is None else html_table(f"{self.answer['model']} fit", *cells)
+        return shown + bullet_list(self.lines())
 
 
 def read_fit(path: Path) -> FittedModel:
@@ -125,28 +136,34 @@ def _quality(answer: Mapping[str, Any]) -> list[tuple[str, float]]:
     return [(words, answer[key]) for key, words in names.items() if answer.get(key) is not None]
 
 
-def _terms(answer: Mapping[str, Any]) -> RenderableType:
+def fit_cells(answer: Mapping[str, Any]) -> TableCells | None:
+    """Header and rows of the table that shows a fit, for those that have one."""
+    show = {"pca": _components, "kmeans": _clusters}.get(answer["model"])
+    return show(answer) if show else _terms(answer) if "terms" in answer else None
+
+
+def _terms(answer: Mapping[str, Any]) -> TableCells:
     statistic = answer["statistic"]
     keys = ("estimate", "std_error", statistic)
     rows = [[each["term"], *(number_text(each[key]) for key in keys), _p_text(each["p"])] for each in answer["terms"]]
-    return table(["term", "estimate", "std. error", statistic, "p"], rows)
+    return ["term", "estimate", "std. error", statistic, "p"], rows
 
 
 def _p_text(value: float | None) -> str:
     return "" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
-def _components(answer: Mapping[str, Any]) -> RenderableType:
+def _components(answer: Mapping[str, Any]) -> TableCells:
     count = len(answer["components"])
     header = ["column", *(f"component {place + 1}" for place in range(count))]
     shares = ["explained", *(f"{share:.1%}" for share in answer["explained_share"])]
-    return table(header, [*_by_column(answer["columns"], answer["components"]), shares])
+    return header, [*_by_column(answer["columns"], answer["components"]), shares]
 
 
-def _clusters(answer: Mapping[str, Any]) -> RenderableType:
+def _clusters(answer: Mapping[str, Any]) -> TableCells:
     header = ["column", *(f"cluster {place + 1}" for place in range(len(answer["centres"])))]
     sizes = ["rows", *(f"{size:,}" for size in answer["sizes"])]
-    return table(header, [*_by_column(answer["columns"], answer["centres"]), sizes])
+    return header, [*_by_column(answer["columns"], answer["centres"]), sizes]
 
 
 def _by_column(columns: Sequence[str], vectors: Sequence[Sequence[float]]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The answer to a statement as a terminal shows it."""
+"""The answer to a statement as a terminal shows it, and its cells for others."""
 
 from rich.table import Table
 
@@ -7,9 +7,18 @@ from winnow.terminal_tables import table
 
 
 def answer_table(answer: QueryAnswer) -> Table:
-    rows, names = answer.told_rows(), answer.told_columns()
-    numbers = [name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)]
-    return table(names, [[_text(row.get(name)) for name in names] for row in rows], numbers=numbers)
+    return table(answer.told_columns(), answer_cells(answer), numbers=number_columns(answer))
+
+
+def answer_cells(answer: QueryAnswer) -> list[list[str]]:
+    names = answer.told_columns()
+    return [[_text(row.get(name)) for name in names] for row in answer.told_rows()]
+
+
+def number_columns(answer: QueryAnswer) -> list[str]:
+    rows = answer.told_rows()
+    names = answer.told_columns()
+    return [name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)]
 
 
 def _text(value: object) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from winnow.core.untrusted_text import one_line
 
 if TYPE_CHECKING:
     import pandas
+    import plotly.graph_objects as go
     import pyarrow as arrow
 
 ENDINGS = (".parquet", ".csv")
@@ -113,13 +113,17 @@ class QueryAnswer:
     def __repr__(self) -> str:
         return f"QueryAnswer({len(self.rows)} rows: {', '.join(self.columns)})"
 
+    def plot(self, column: str | None = None) -> "go.Figure":
+        """A column of numbers by group, the first one if none is named; with standard errors if there are any."""
+        from winnow.analytics.sql.answer_in_notebook import answer_figure  # noqa: PLC0415 - Plotly takes a while to import
+
+        return answer_figure(self, column)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        names = self.told_columns()
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        rows = ["".join(f"<td>{escape(str(row.get(name)))}</td>" for name in names) for row in self.told_rows()]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><tr>{head}</tr>{body}</table><p>{escape(' '.join(self.notes()))}</p>"
+        from winnow.analytics.sql.answer_in_notebook import answer_html  # noqa: PLC0415
+
+        return answer_html(self)
 
 
 def _cells(name: str, values: Sequence[Any]) -> "arrow.Array":

@@ -128,8 +128,9 @@ class StatisticsReport:
     def plot(self, column: str) -> "go.Figure":
         """The distribution of a column; by group where there are groups."""
         from winnow.analytics.stats.report_charts import column_figure  # noqa: PLC0415 - Plotly takes a while to import
+        from winnow.report.notebook_plots import for_notebook  # noqa: PLC0415
 
-        return column_figure(self[column])
+        return for_notebook(column_figure(self[column]))
 
     def to_frame(self) -> "pandas.DataFrame":
         """One row per column and group."""

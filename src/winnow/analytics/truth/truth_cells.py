@@ -6,6 +6,8 @@ from winnow.analytics.truth.truth_report import TruthReport
 
 MAX_ROWS = 5000
 """Of a table; CSV files have all."""
+SHOWN = 20
+"""Rows of a table in a terminal or a notebook."""
 LAST = 1e9
 """The place of who has no rank or no trust."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from winnow.analytics.truth.truth_cells import MAX_ROWS, item_cells, participant_cells, truth_notes
+from winnow.analytics.truth.truth_cells import MAX_ROWS, SHOWN, item_cells, participant_cells, truth_notes
 from winnow.analytics.truth.truth_report import TruthReport
 from winnow.report.colours import colour, translucent
 from winnow.report.figures import apply_layout
@@ -41,6 +41,19 @@ def truth_page(report: TruthReport) -> str:
         _lead(report),
         section("Overview", _cards(answer), bullet_list(truth_notes(report)), side_by_side(*plots)) + "".join(tables),
     )
+
+
+def truth_html(report: TruthReport) -> str:
+    """For a notebook: the first rows of both tables, and the lines beside them."""
+    tables = (
+        ("items", report.items, item_cells(report)),
+        ("participants", report.participants, participant_cells(report)),
+    )
+    shown = [
+        html_table(_caption(what, records, SHOWN), header, rows[:SHOWN], texts=("truth",))
+        for what, records, (header, rows) in tables
+    ]
+    return "".join(shown) + bullet_list(truth_notes(report))
 
 
 def trust_figure(report: TruthReport) -> go.Figure:
@@ -92,5 +105,5 @@ def _cards(answer: dict[str, Any]) -> str:
     return cards(pieces)
 
 
-def _caption(what: str, records: list[dict[str, Any]]) -> str:
-    return f"{len(records):,} {what}" + (f", of which {MAX_ROWS:,} are shown" if len(records) > MAX_ROWS else "")
+def _caption(what: str, records: list[dict[str, Any]], shown: int = MAX_ROWS) -> str:
+    return f"{len(records):,} {what}" + (f", of which {shown:,} are shown" if len(records) > shown else "")

@@ -5,7 +5,7 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from winnow.analytics.truth.decided_labels import decided_items
 from winnow.analytics.truth.trust_ranking import NO_TRUST
 from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
-from winnow.core import WinnowError
+from winnow.core import ConfigError, WinnowError, suggest
 from winnow.core.untrusted_text import one_line
 from winnow.report.client_cells import FORMULA_STARTS
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,22 @@ class TruthReport:
             for name in ("items", "participants"):
                 write_text_atomically(place / f"{name}.csv", _csv(self.answer[name]))
         return place
+
+    def plot(self, what: str = "trust") -> "go.Figure":
+        """The "trust" in each participant, or the "confidence" in the items."""
+        from winnow.analytics.truth.truth_page import confidence_figure, trust_figure  # noqa: PLC0415 - Plotly
+        from winnow.report.notebook_plots import for_notebook  # noqa: PLC0415
+
+        figures = {"trust": trust_figure, "confidence": confidence_figure}
+        if what not in figures:
+            raise ConfigError(f"plot: {what!r} is unknown; {suggest(what, figures)}")
+        return for_notebook(figures[what](self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from winnow.analytics.truth.truth_page import truth_html  # noqa: PLC0415
+
+        return truth_html(self)
 
     def __repr__(self) -> str:
         return f"TruthReport({len(self.answer['items'])} items, {len(self.answer['participants'])} participants)"

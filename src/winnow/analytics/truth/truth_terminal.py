@@ -2,12 +2,9 @@
 
 from rich.console import Group, RenderableType
 
-from winnow.analytics.truth.truth_cells import item_cells, participant_cells, truth_notes
+from winnow.analytics.truth.truth_cells import SHOWN, item_cells, participant_cells, truth_notes
 from winnow.analytics.truth.truth_report import TruthReport
 from winnow.terminal_tables import plain_text, table
-
-SHOWN = 20
-"""Rows of a table."""
 
 
 def truth_text(report: TruthReport) -> Group:
