@@ -21,6 +21,7 @@ from bench import (
     letters,
     populations,
     profiling,
+    query,
     rounds,
     secure,
     selection,
@@ -43,6 +44,7 @@ BENCHES = {
     "secure": secure,
     "wire": wire,
     "statistics": statistics,
+    "query": query,
     "letters": letters,
 }
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,10 +45,14 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, sites: int) -> Iterator[World]:
-    """A server and so many sites, all connected; stopped at the end."""
+def world(
+    folder: Path, sites: int, configure: Callable[[int, Path], object] = lambda place, kit: None
+) -> Iterator[World]:
+    """A server and so many sites, all connected; stopped at the end. `configure` may change what is in a site's kit."""
     names = [f"site-{number:03}" for number in range(1, sites + 1)]
     _provision(folder, names)
+    for place, name in enumerate(names):
+        configure(place, _kit(folder, name))
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         processes["server"] = start_process(folder, "server")

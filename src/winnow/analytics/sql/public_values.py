@@ -26,11 +26,14 @@ WORD = 5
 """Bytes of a number: a sum of them over a million owners stays below 2⁶²."""
 MAX_TEXT = 400
 MAX_VALUES = 5_000
-ATTEMPTS = 8
+CAPACITIES = (16, 64, 256, 1_024, *[MAX_VALUES] * 4)
+"""Different values that each attempt has room for. Whether one succeeds depends on all owners' values together, so no
+length shows how many an owner has.
+"""
 
 
 def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[list[Group]]:
-    """The values that any owner has, sorted. Opened are how many there are in all, how long they are, and they."""
+    """The values that any owner has, sorted. Opened are how many owners have long ones, and the values."""
 
     def texts(table: "OwnerTable") -> list[bytes]:
         return [json.dumps(each, ensure_ascii=False).encode() for each in local(table)]
@@ -39,16 +42,16 @@ def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[
         found = texts(table)
         lengths = np.array([min(len(each), MAX_TEXT + 1) for each in found] or [0])
         longer = [(lengths > limit).any() for limit in range(0, MAX_TEXT + 1, WORD)]
-        return np.array([len(found), *longer], np.int64)
+        return np.array([len(found) > MAX_VALUES, *longer], np.int64)
 
-    opened = yield Sum(label="how many public values there are", local=sizes, length=2 + MAX_TEXT // WORD)
-    count, words = int(opened[0]), sum(int(each) > 0 for each in opened[1:])
+    opened = yield Sum(label="how long public values are", local=sizes, length=2 + MAX_TEXT // WORD)
+    words = sum(int(each) > 0 for each in opened[1:])
     if words > MAX_TEXT // WORD:
         raise DataError(f"GROUP BY: a public value is longer than {MAX_TEXT} letters; group by a shorter text")
-    if count > MAX_VALUES:
-        raise DataError(f"GROUP BY: owners have {count:,} public values; at most {MAX_VALUES:,} are possible")
-    for attempt in range(ATTEMPTS if count else 0):
-        cells = HASHES * (9 * count // 20 + 4)
+    if opened[0] > 0:
+        raise DataError(f"GROUP BY: an owner has more than {MAX_VALUES:,} public values; group by less")
+    for attempt, capacity in enumerate(CAPACITIES if words else ()):
+        cells = HASHES * (9 * capacity // 20 + 4)
 
         def table_of(table: "OwnerTable", attempt: int = attempt, cells: int = cells) -> NDArray[np.int64]:
             filled = np.zeros((cells, words + 2), np.int64)
@@ -61,9 +64,11 @@ def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[
         found = _decoded(opened.reshape(cells, words + 2), words, attempt)
         if found is not None:
             return sorted(found, key=lambda group: [(each is None, each or "") for each in group])
-    if not count:
+    if not words:
         return []
-    raise DataError("GROUP BY: the owners' public values could not be read; list them as values = […]")
+    raise DataError(
+        f"GROUP BY: the owners' public values could not be read; they may be more than {MAX_VALUES:,}: group by less"
+    )
 
 
 def _places(text: bytes, cells: int, attempt: int) -> list[int]:

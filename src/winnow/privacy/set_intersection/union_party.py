@@ -128,6 +128,8 @@ class UnionParty:
             points = split_points(body)
             if len(points) != self._step.length:
                 raise PsiMessageError(f"its list has {len(points):,} points, not {self._step.length:,}")
+            if len({*points}) < len(points):
+                raise PsiMessageError("its list has a point twice")
             multiplied = [times(self._secret, point(each)) for each in points]
         except PsiMessageError as error:
             raise SharesError(str(error), sender) from error
