@@ -153,6 +153,27 @@ def test_a_holder_refuses_a_server_that_asks_for_another_sum() -> None:
     assert asked(0, 1, 2, 3, 4, 5) == "added", "the same question again, after an interruption"
 
 
+def test_a_holder_does_not_add_again_who_was_left_out() -> None:
+    """With the same estimate twice, the two sums would differ by the vector of the one who came back."""
+    crowd = made_up(workers=6)
+    terms = terms_of(crowd)
+    handlers = TruthSite(terms, dict(enumerate(crowd.of_each_worker()))).handlers()
+
+    def asked(round: int, *senders: int) -> str:
+        tasks = [Task(name=DEAL, client=client, round=round, version=round - 1) for client in senders]
+        dealt = {outcome.task.client: outcome.peer_messages for outcome in handlers[DEAL](tasks, None)}
+        messages = {sender: dealt[sender][0] for sender in senders}
+        task = Task(name=ADD, client=0, round=round, version=0, settings=AddTask(senders), peer_messages=messages)
+        (outcome,) = handlers[ADD]([task], None)
+        return outcome.reason if isinstance(outcome, Failure) else "added"
+
+    assert asked(1, 0, 1, 2, 3, 4) == "added"
+    assert asked(2, 0, 1, 2, 3, 4, 5) == "participant 5 was left out before and is to be added again"
+    assert asked(3, 0, 1, 2, 3) == "added"
+    assert asked(4, 0, 1, 2, 3, 4) == "participant 4 was left out before and is to be added again"
+    assert asked(5, 0, 1, 2, 3) == "added"
+
+
 def test_a_participant_refuses_an_estimate_that_is_none() -> None:
     crowd = made_up(workers=6)
     terms = terms_of(crowd)

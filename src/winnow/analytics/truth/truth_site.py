@@ -38,12 +38,15 @@ class TruthSite:
     """The handlers of a site that hosts participants, whose own answers `answers` has by client.
 
     A vector is dealt as its difference from the last one that was counted, so a holder keeps one running total: the
-    sum over the last vectors of everybody who ever dealt. Nobody says two different things in one round.
+    sum over the last vectors of everybody who ever dealt. Nobody says two different things in one round, and a holder
+    adds nobody again who left: a sum with and one without somebody differ by that participant's vector.
     """
 
     def __init__(self, terms: TruthTerms, answers: Mapping[int, AnswerArrays]) -> None:
         self._terms, self._answers = terms, answers
         self._asked: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self._senders: dict[int, frozenset[int]] = {}
+        """Whom each holder added last."""
 
     def handlers(self) -> dict[str, Handler[object]]:
         return {name: partial(_answer_each, step) for name, step in ((DEAL, self._deal), (ADD, self._add))}
@@ -69,6 +72,8 @@ class TruthSite:
         if me not in terms.holders:
             raise SharesError(f"participant {me} holds no shares")
         self._only_once(task, repr(senders).encode())
+        for again in sorted({*senders} - self._senders.get(me, {*senders})):
+            raise SharesError(f"participant {again} was left out before and is to be added again", again)
         for stranger in sorted({*task.peer_messages} - {*senders}):
             raise SharesError(f"there is a message of participant {stranger}, who is not among the senders", stranger)
         kept = terms.dropouts == KEPT
@@ -77,6 +82,7 @@ class TruthSite:
         for sender in senders:
             added += self._shares(task, sender)
         total = in_field(added)
+        self._senders[me] = frozenset(senders)
         state = {**task.client_state, TOTAL: {VALUES: total}} if kept else task.client_state
         return Reply(task=task, payload={SUM: {VALUES: total}}, new_client_state=state)
 
