@@ -220,6 +220,15 @@ def test_explain_says_who_learns_what_and_warns(answers: Path, capsys: pytest.Ca
         ("a,1,x\na,2,y\na,3,y\n", ("--private", "--dropouts", "x"), "dropouts: 'x' is neither 'kept' nor 'adaptive'"),
         ("a,1,x\na,2,y\n", ("--threshold", 2), "belong to the private protocol; add --private"),
         ("a,1,x\na,2,y\n", ("--dropout", 1), "dropout: 1 is not a probability below 1"),
+        ("a,1,x\na,2,y\n", ("--item", "worker"), "item, worker and label are different columns"),
+        ("a,1,x\na,2,y\n", ("--out", "page.txt"), "page.txt"),
+        ("a,1,x\na,2,y\n", ("--weights", "--json"), "--json is for everything that was found"),
+        (
+            "a,1,x\na,2,y\n",
+            ("--method", "crh", "--labels", "x,y"),
+            "labels are for classes; the method crh takes numbers",
+        ),
+        ("a,1,x\na,2,y\n", ("--ranking",), "belong to the private protocol; add --private"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -232,6 +241,30 @@ def test_bad_input_gets_one_line(
     assert line in said.err
     assert said.err.count("\n") == 1
     assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", "is empty; its first line names the columns"),
+        (b"item,item,worker,label\n", "has more than one column 'item'"),
+        (b"item,worker,label\na,1,\xe9\n", "is not a readable CSV file: 'utf-8' codec can't decode byte 0xe9"),
+        (b'item,worker,label\na,1,"x\n', "is not a readable CSV file: unexpected end of data"),
+        (b"item;worker;label\na;1;x\n", "has no column 'item'; valid: item;worker;label"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+    ids=["empty", "twice", "latin", "quote", "semicolons", "missing"],
+)
+def test_files_that_are_no_answers_get_one_line(
+    content: bytes | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "answers.csv"
+    if content is not None:
+        path.write_bytes(content)
+    said = call(capsys, "truth", path)
+    assert said.code == 2
+    assert line in said.err
+    assert said.err.count("\n") == 1
 
 
 def test_cells_of_objects_may_be_missing_or_no_text() -> None:

@@ -85,8 +85,10 @@ def truth(
 ) -> None:
     """Find what is true of items that workers answered differently, and how far each worker can be trusted."""
     from winnow.analytics.answers import answer_errors
-    from winnow.cli.ask_owners import names
+    from winnow.cli.ask_owners import check_output, names
 
+    check_output(out, ".html")
+    _refuse({"json": weights and as_json}, "everything that was found, and --weights for trust alone")
     asked: dict[str, Any] = {"item": item, "label": label, "method": method, "ranking": ranking}
     simulated: dict[str, Any] = {
         "labels": names(labels),
@@ -104,7 +106,7 @@ def truth(
             _explain_question(question, federation, kit, as_json=as_json)
             return
         with answer_errors():
-            report = _ask_owners(question, federation, kit, owners, folder, out)
+            report = _ask_owners(question, federation, kit, owners, folder)
             _show(report, csv, out, as_json=as_json, weights=weights)
         return
     _refuse({"trust": trust, "owners": owners, "folder": folder}, "a table of several owners (--in, --kit)")
@@ -145,14 +147,12 @@ def _ask_owners(
     kit: Path | None,
     owners: str | None,
     folder: Path | None,
-    out: Path | None,
 ) -> "TruthReport":
     """Put the question to the owners of a table."""
     from winnow.analytics.question import read_question
     from winnow.analytics.truth.truth_report import TruthReport
-    from winnow.cli.ask_owners import ask, check_output
+    from winnow.cli.ask_owners import ask
 
-    check_output(out, ".html")
     return TruthReport(ask(read_question(given), federation=federation, kit=kit, owners=owners, folder=folder))
 
 

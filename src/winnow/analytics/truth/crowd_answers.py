@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from winnow.analytics.truth.answer_arrays import AnswerArrays, Numbers
-from winnow.core import DataError, suggest
+from winnow.core import ConfigError, DataError, suggest
 from winnow.core.untrusted_text import one_line
 
 Row: TypeAlias = tuple[str, str, str, str]
@@ -60,6 +60,8 @@ def read_answers(
 
     `labels` lists those that are allowed; otherwise they are those that occur.
     """
+    if len({item, worker, label}) < 3:
+        raise ConfigError("item, worker and label are different columns")
     if isinstance(source, str | Path):
         rows = list(_rows_of_file(Path(source), (item, worker, label)))
     else:
@@ -92,6 +94,8 @@ def _rows_of_file(path: Path, columns: tuple[str, str, str]) -> Iterator[Row]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
+            if not header:
+                raise DataError(f"{where} is empty; its first line names the columns")
             places = [_place(name, header, where) for name in columns]
             for cells in reader:
                 if not cells:

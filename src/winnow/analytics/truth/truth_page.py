@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from winnow.analytics.truth.truth_cells import MAX_ROWS, SHOWN, item_cells, participant_cells, truth_notes
@@ -16,6 +17,7 @@ from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
 MAX_NAMED = 60
 """Participants with a bar of their own."""
+BINS = 40
 
 
 def write_truth_page(report: TruthReport, path: Path) -> Path:
@@ -62,7 +64,7 @@ def trust_figure(report: TruthReport) -> go.Figure:
     ink = colour(0)
     marker = {"color": translucent(ink, 0.8), "line": {"color": ink, "width": 1}}
     if len(known) > MAX_NAMED:
-        figure = go.Figure(go.Histogram(x=[record["trust"] for record in known], nbinsx=40, marker=marker))
+        figure = go.Figure(go.Histogram(x=[record["trust"] for record in known], nbinsx=BINS, marker=marker))
         figure.update_xaxes(title="Trust")
         figure.update_yaxes(title="Participants")
     else:
@@ -77,7 +79,9 @@ def confidence_figure(report: TruthReport) -> go.Figure:
     known = [record["confidence"] for record in report.items if record["confidence"] is not None]
     ink = colour(1)
     marker = {"color": translucent(ink, 0.8), "line": {"color": ink, "width": 1}}
-    figure = go.Figure(go.Histogram(x=known, xbins={"start": 0, "end": 1.0001, "size": 0.025}, marker=marker))
+    counts, edges = np.histogram(known, BINS, (0, 1))  # the last bin has 1, too, which Plotly's own would not
+    middles = (edges[1:] + edges[:-1]) / 2
+    figure = go.Figure(go.Bar(x=middles.tolist(), y=counts.tolist(), width=1 / BINS, marker=marker))
     figure.update_xaxes(title="Confidence", range=[0, 1.01])
     figure.update_yaxes(title="Items")
     return apply_layout(figure, height=320)
