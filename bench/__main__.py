@@ -26,6 +26,7 @@ from bench import (
     secure,
     selection,
     statistics,
+    trees,
     wire,
 )
 from bench.table import machine, show
@@ -46,6 +47,7 @@ BENCHES = {
     "statistics": statistics,
     "query": query,
     "letters": letters,
+    "trees": trees,
 }
 
 

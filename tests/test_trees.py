@@ -1,17 +1,17 @@
 """Trees over several owners: XGBoost's own on the same bins, however rows are divided and whoever carries the sums."""
 
-import json
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as arrow
 import pytest
 import xgboost
 
 from tree_rows import (
-    DECLARATION,
     KINDS,
     divided,
     federated_cuts,
@@ -23,10 +23,13 @@ from tree_rows import (
     terms_of,
     trees_in,
 )
-from winnow.analytics.question import read_question
+from winnow.analytics.explain_question import explain_question
+from winnow.analytics.query_rules import QueryRule
+from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
-from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.analytics.trees.binned_rows import held_out
 from winnow.analytics.trees.boosted_trees import BoostedTrees
+from winnow.analytics.trees.booster_json import booster_text
 from winnow.analytics.trees.cut_points import Part, choose_bins
 from winnow.core import ConfigError, DataError, RunError
 
@@ -63,7 +66,7 @@ def test_trees_are_those_of_xgboost_on_all_rows(target: str, owners: int, how: s
     theirs = pooled_booster(binned, encoded(pooled, target), ROUNDS, **settings)
     counts = [
         same_nodes(own, other, cuts)
-        for own, other in zip(trees_in(answer["booster"]), trees_in(theirs.save_raw("json")), strict=True)
+        for own, other in zip(trees_in(booster_text(answer)), trees_in(theirs.save_raw("json")), strict=True)
     ]
     same, nodes = np.sum(counts, axis=0)
     assert nodes > 60
@@ -86,7 +89,7 @@ def test_masked_sums_give_the_same_model_byte_for_byte(owners: int) -> None:
 def test_the_division_of_rows_does_not_matter() -> None:
     rows = rows_of(800)
     boosters = {
-        grown(divided(rows, owners, how), target="amount", rounds=3, depth=3)["booster"]
+        booster_text(grown(divided(rows, owners, how), target="amount", rounds=3, depth=3))
         for owners in (1, 4)
         for how in ("shuffled", "size-skewed")
     }
@@ -140,7 +143,7 @@ def test_early_stopping_keeps_the_best_rounds() -> None:
     assert answer["grown"] < 60
     assert answer["rounds"] == int(np.argmin(losses))
     assert answer["grown"] == answer["rounds"] + 6  # the loss after a round is told with the next one's first sum
-    assert len(trees_in(answer["booster"])) == answer["rounds"]
+    assert len(answer["trees"]) == answer["rounds"]
     assert answer["curve"][-1]["train"] < answer["curve"][0]["train"]
 
 
@@ -214,31 +217,90 @@ def test_one_of_several_values_is_predicted_where_it_is_named() -> None:
 
 
 def _tampered(answer: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    booster = json.loads(answer["booster"])
-    tree = booster["learner"]["gradient_booster"]["model"]["trees"][0]
+    trees = copy.deepcopy(answer["trees"])
     for name, (place, value) in changes.items():
-        tree[name][place] = value
-    return {**answer, "booster": json.dumps(booster)}
+        trees[0][name][place] = value
+    return {**answer, "trees": trees}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"left_children": (0, 1_000_000)},
-        {"left_children": (0, 0)},
-        {"left_children": (0, -7)},
-        {"right_children": (0, 1)},
-        {"split_indices": (0, 99)},
-        {"split_indices": (0, -1)},
-        {"split_conditions": (0, 1e400)},
-        {"default_left": (0, 2)},
-        {"left_children": (0, "1")},
+        {"left": (0, 1_000_000)},
+        {"left": (0, 0)},
+        {"left": (0, -7)},
+        {"left": (1, 1)},
+        {"left": (0, -1)},
+        {"left": (0, "1")},
+        {"column": (0, 99)},
+        {"column": (0, -1)},
+        {"condition": (0, 1e300)},
+        {"missing_left": (0, 2)},
     ],
 )
-def test_a_booster_with_impossible_nodes_never_reaches_xgboost(changes: dict[str, Any]) -> None:
-    answer = grown([OwnerTable(DECLARATION, divided(rows_of(200), 1)[0].rows)], target="yes", rounds=1, depth=2)
-    with pytest.raises(RunError, match="the booster in the answer"):
+def test_a_model_with_impossible_nodes_never_reaches_xgboost(changes: dict[str, Any]) -> None:
+    answer = grown(divided(rows_of(200), 1), target="yes", rounds=1, depth=2)
+    with pytest.raises(RunError, match="the model in the answer"):
         BoostedTrees(_tampered(answer, **changes)).predict(rows_of(5))
-    for name, wrong in (("booster", "{}"), ("booster", "["), ("objective", "rank:ndcg"), ("base_score", float("nan"))):
-        with pytest.raises(RunError, match="the booster in the answer"):
-            BoostedTrees({**answer, name: wrong}).predict(rows_of(5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"trees": "none"}, {"round_ends": [0, 5]}, {"round_ends": []}, {"objective": "rank:ndcg"}, {"base_score": None}],
+)
+def test_a_model_with_impossible_parts_is_refused(changes: dict[str, Any]) -> None:
+    answer = grown(divided(rows_of(200), 1), target="yes", rounds=1, depth=2)
+    with pytest.raises(RunError, match="the model in the answer"):
+        BoostedTrees({**answer, **changes}).predict(rows_of(5))
+    other = {**answer, "trees": [{**tree, "output": 3} for tree in answer["trees"]]}
+    with pytest.raises(RunError, match="classes that are none"):
+        BoostedTrees(other).predict(rows_of(5))
+
+
+# Trees that owners grow alone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["bagging", "cyclic", "forest"])
+@pytest.mark.parametrize("target", ["three", "amount"])
+def test_owners_trees_are_those_that_each_grows_alone(method: str, target: str) -> None:
+    """In the first round all begin at the same mean: what an owner tells is its own tree, weighed as it counts."""
+    rows = rows_of(900)
+    tables = divided(rows, 3, "label-skewed", target)
+    given = {"target": target, "columns": COLUMNS, "depth": 3, "holdout": 0.2, "minimum": 5}
+    answer = grown(tables, method=method, rounds=2, **given)
+    outputs = 3 if target == "three" else 1
+    assert len(answer["trees"]) == 2 * outputs * (1 if method == "cyclic" else 3)
+    assert answer["round_ends"][1] == len(answer["trees"]) // 2
+    held = held_out(0, 0, 0.2, len(tables[0]))
+    grown_on = tables[0].rows.filter(arrow.array(~held)).to_pandas()
+    leaves = BoostedTrees(answer).model.predict(
+        xgboost.DMatrix(BoostedTrees(answer).cells(grown_on), feature_names=COLUMNS), pred_leaf=True
+    )
+    if method != "forest":  # whose rows are drawn
+        counts = np.bincount(leaves[:, 0].astype(int))
+        assert counts[counts > 0].min() >= 5
+    if target == "amount" and method != "forest":
+        residuals = grown_on["amount"].to_numpy() - answer["base_score"]
+        scale = 0.1 / (1 if method == "cyclic" else 3)
+        first = answer["trees"][0]
+        for leaf in np.unique(leaves[:, 0]).astype(int):
+            mine = residuals[leaves[:, 0] == leaf]
+            assert first["condition"][leaf] == pytest.approx(scale * mine.sum() / (len(mine) + 1), rel=1e-4)
+
+
+def test_owners_trees_need_a_permission_of_their_own() -> None:
+    question = read_question({"kind": "trees", "table": "t", "target": "yes", "method": "bagging"})
+    assert question.needs() == {"trees", "owner-trees"}
+    assert not {"trees", "owner-trees"} & {*QueryRule().allow}
+    told = explain_question(question, merge_terms(question, terms_of(2, minimum=10)))
+    shown = " ".join(line for lines in told.learns.values() for line in lines)
+    assert "trees that an owner grew on its own rows" in shown
+    assert told.complete
+
+
+def test_an_owner_with_too_few_rows_tells_no_tree() -> None:
+    rows = rows_of(400)
+    tables = [*divided(rows, 2), divided(rows.head(6), 1)[0]]
+    answer = grown(tables, minimum=10, target="yes", method="bagging", rounds=1, depth=2)
+    third = answer["trees"][2]
+    assert (third["left"], third["condition"]) == ([-1], [0.0])

@@ -16,6 +16,7 @@ from winnow.analytics.intersect.intersect_question import IntersectQuestion
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import Question
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
+from winnow.analytics.trees.trees_question import TreesQuestion
 from winnow.core import AnyEvent, ConfigError, RoundFinished, RunError
 from winnow.deploy.client.connection import Connection
 from winnow.runs import RunFolder
@@ -45,7 +46,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TableWorld:
         tables = SECTION + BEDS % (120 if site == "west" else 110) + PEOPLE
         world.configure(site, stays(number), 'results = "found"\n' + tables)
         (world.kit(site) / "people.csv").write_text("\n".join(["id", *people(number)]) + "\n")
-    world.allow(RULE.replace('["stays"]', '["stays", "beds", "people"]').replace('"correlation"', '"fit", "match"'))
+    world.allow(
+        RULE.replace('["stays"]', '["stays", "beds", "people"]').replace('"correlation"', '"fit", "match", "trees"')
+    )
     return world
 
 
@@ -74,6 +77,13 @@ def test_the_answer_is_that_of_the_pooled_rows(world: TableWorld, connection: Co
 @deployed
 def test_a_fit_is_that_of_the_pooled_rows(world: TableWorld, connection: Connection) -> None:
     question = FitQuestion(table="stays", model="linear", formula="cost ~ age + ward")
+    assert connection.ask(question).values == pooled(world, question)
+
+
+@deployed
+@pytest.mark.parametrize("target", ["ward", "cost"])
+def test_trees_are_those_of_the_pooled_rows(world: TableWorld, connection: Connection, target: str) -> None:
+    question = TreesQuestion(table="stays", target=target, rounds=3, depth=3, holdout=0.2)
     assert connection.ask(question).values == pooled(world, question)
 
 

@@ -63,7 +63,7 @@ def likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bo
     steps, program = list[Step](), question.program(terms)
     try:
         step = next(program)
-        while len(steps) < MAX_STEPS:
+        while sum(not isinstance(each, SumChain) for each in steps) < MAX_STEPS:  # chains are as many as are asked for
             steps.append(step)
             step = program.send(_likely(step, terms))
     except StopIteration:

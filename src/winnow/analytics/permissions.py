@@ -4,13 +4,23 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias, get_args
 
 Permission: TypeAlias = Literal[
-    "statistics", "correlation", "per-owner", "fit", "aggregate", "extremes", "nearest", "match", "truth", "trees"
+    "statistics",
+    "correlation",
+    "per-owner",
+    "fit",
+    "aggregate",
+    "extremes",
+    "nearest",
+    "match",
+    "truth",
+    "trees",
+    "owner-trees",
 ]
 Reveal: TypeAlias = Literal["intersection", "size"]
 """What is told where identifiers are matched: which are in common, or how many."""
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
-UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "trees")
-"""What a rule allows only where it says so: an owner's own numbers, and sums over fewer rows than the minimum."""
+UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "trees", "owner-trees")
+"""What a rule allows only where it says so: an owner's own numbers or trees, and sums over too few rows."""
 NO_ROWS_HINT = "ask for COUNT, SUM, AVG and the like"
 
 

@@ -26,6 +26,14 @@ def trees(
         str | None,
         typer.Option(metavar="VALUE", help="The value whose probability is predicted.", show_default=False),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="histogram (default), or trees that owners grow alone: bagging, cyclic, forest.",
+            show_default=False,
+        ),
+    ] = None,
     rounds: Annotated[int | None, _number("Rounds of boosting. Default: 100.")] = None,
     depth: Annotated[int | None, _number("Of a tree. Default: 6.")] = None,
     learning_rate: Annotated[float | None, _number("What a leaf's weight is multiplied by. Default: 0.1.")] = None,
@@ -69,6 +77,7 @@ def trees(
         "target": target,
         "columns": names(columns),
         "positive": positive,
+        "method": method,
         "rounds": rounds,
         "depth": depth,
         "learning_rate": learning_rate,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.analytics.trees.cut_points import ColumnGrid
 from winnow.analytics.trees.grown_tree import GrownTree
 from winnow.analytics.trees.split_gain import BinLayout
 from winnow.analytics.trees.tree_columns import Cells, TreeColumn, TreeTarget
@@ -28,6 +29,8 @@ class TreeData:
     target: TreeTarget
     objective: TreeObjective
     cuts: tuple[Cells, ...]
+    bins: int
+    """Of a column, at most."""
     base: float
     holdout: float
     """The share of rows that trees are not grown on, but measured by."""
@@ -36,6 +39,11 @@ class TreeData:
     @property
     def layout(self) -> BinLayout:
         return BinLayout(tuple(len(cuts) + 1 for cuts in self.cuts))
+
+    @property
+    def most_bins(self) -> int:
+        """Of all columns, whatever their cuts."""
+        return sum(min(ColumnGrid(column).cells, self.bins) for column in self.columns)
 
 
 def held_out(data_seed: int, place: int, share: float, rows: int) -> NDArray[np.bool_]:
@@ -63,7 +71,7 @@ class BinnedRows:
         """Bring the margins to the model of these rounds."""
         for trees in rounds[self.trees :]:
             for place, tree in enumerate(trees):
-                self.margins[:, place] += tree.weight[tree.leaves(self.codes, self.missing)]
+                self.margins[:, place % self.margins.shape[1]] += tree.weight[tree.leaves(self.codes, self.missing)]
             self.trees += 1
 
     def derivatives(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum, SumChain
 from winnow.analytics.trees.binned_rows import BinnedRows, TreeData, binned_rows
-from winnow.analytics.trees.booster_json import booster_text
-from winnow.analytics.trees.grow_trees import LOSS_WORDS, GrowthSettings, grow_round
+from winnow.analytics.trees.grow_trees import LOSS_WORDS, grow_round
+from winnow.analytics.trees.growing_trees import GrowthSettings
 from winnow.analytics.trees.grown_tree import GrownTree, read_tree, tree_words
+from winnow.analytics.trees.owner_trees import OwnerTrees
 from winnow.analytics.trees.tree_objectives import LOSS_BITS
+from winnow.analytics.trees.tree_record import tree_record
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -55,8 +58,21 @@ def boost(
         grown.append([read_tree(own) for own in words])
     last = yield Sum(label="losses", local=lambda table: owners.after(grown, table).losses(), length=LOSS_WORDS)
     curve.append(_losses(data, last.astype(np.int64)))
-    best = len(grown) if patience is None else int(np.argmin([each["holdout"] for each in curve]))
-    return BoostedRounds(rounds=grown, curve=curve, best=best)
+    return BoostedRounds(rounds=grown, curve=curve, best=len(grown) if patience is None else _best(curve))
+
+
+def grow_at_owners(trees: OwnerTrees) -> Program[BoostedRounds]:
+    """Rounds of owners' own trees. Those of a forest all begin at the mean, and only its end is measured."""
+    data, forest = trees.data, trees.method == "forest"
+    owners, grown, curve = OwnersRows(data), Rounds(), list[dict[str, Any]]()
+    while len(grown) < trees.rounds:
+        before = [] if forest else list(grown)
+        opened = yield trees.step(len(grown), partial(owners.after, before))
+        curve.append({"train": None, "holdout": None} if forest else _losses(data, opened[:LOSS_WORDS]))
+        grown.append(trees.trees(opened))
+    last = yield Sum(label="losses", local=lambda table: owners.after(grown, table).losses(), length=LOSS_WORDS)
+    curve.append(_losses(data, last.astype(np.int64)))
+    return BoostedRounds(rounds=grown, curve=curve, best=len(grown))
 
 
 def _round_step(
@@ -72,10 +88,10 @@ def _round_step(
         vectors=vectors,
         length=LOSS_WORDS + trees * tree_words(settings.depth),
         sums=settings.depth,
-        words=LOSS_WORDS + trees * numbers * (1 + nodes * data.layout.total),
+        words=LOSS_WORDS + trees * numbers * (1 + nodes * data.most_bins),
         shows=(
-            f"sums of gradients and counts of rows in every bin of each node with {2 * settings.rules.minimum} rows or "
-            "more, also of bins with fewer"
+            "sums of gradients and counts of rows in every bin of each node that is split, and so of its children, "
+            f"which have {settings.rules.minimum} rows or more; also of bins with fewer"
         ),
         masked=masked,
     )
@@ -90,10 +106,13 @@ def _losses(data: TreeData, opened: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _stalled(curve: list[dict[str, Any]], patience: int | None) -> bool:
-    if patience is None or len(curve) <= patience:
-        return False
+    return patience is not None and len(curve) > patience and _best(curve) < len(curve) - patience
+
+
+def _best(curve: list[dict[str, Any]]) -> int:
+    """The round with the smallest loss of rows held out; the last where there are none."""
     losses = [each["holdout"] for each in curve]
-    return bool(np.argmin(losses) < len(losses) - patience)
+    return len(losses) - 1 if None in losses else int(np.argmin(losses))
 
 
 def found_model(data: TreeData, grown: BoostedRounds) -> dict[str, Any]:
@@ -107,14 +126,10 @@ def found_model(data: TreeData, grown: BoostedRounds) -> dict[str, Any]:
         "curve": grown.curve,
         "importance": _importance(data, kept),
         "base_score": data.base,
-        "booster": booster_text(
-            kept,
-            names=[column.name for column in data.columns],
-            cuts=data.cuts,
-            objective=data.objective.name,
-            classes=len(data.target.classes),
-            base_score=data.base,
-        ),
+        "round_ends": np.cumsum([0, *(len(own) for own in kept)]).tolist(),
+        "trees": [
+            tree_record(tree, data.cuts, place % data.objective.trees) for own in kept for place, tree in enumerate(own)
+        ],
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.given_rows import columns_of, level_text
-from winnow.analytics.trees.check_booster import checked_booster
+from winnow.analytics.trees.booster_json import booster_text
 from winnow.core import ConfigError, DataError
 from winnow.core.installed_package import install_command
 from winnow.core.join_names import counted
@@ -46,11 +46,8 @@ class BoostedTrees:
         require_xgboost()
         import xgboost  # noqa: PLC0415 - the extra `trees`
 
-        answer = self.answer
-        names, classes = self.columns, len(answer["classes"])
-        text = checked_booster(answer["booster"], names, answer["objective"], classes, answer["base_score"])
         booster = xgboost.Booster()
-        booster.load_model(bytearray(text.encode()))
+        booster.load_model(bytearray(booster_text(self.answer).encode()))
         return booster
 
     @property
@@ -146,6 +143,6 @@ def read_trees(path: Path) -> BoostedTrees:
         raise DataError(f"{file} cannot be read: {error.strerror}") from None
     except UnreadableError:
         raise DataError(f"{file} is not an answer of winnow trees") from None
-    if answer.get("kind") != "trees" or "booster" not in answer:
+    if answer.get("kind") != "trees" or "trees" not in answer:
         raise DataError(f"{file} is not an answer of winnow trees")
     return BoostedTrees(answer)

@@ -1,4 +1,4 @@
-"""A tree as whole numbers: nodes in the order of a complete binary tree, two numbers each."""
+"""A tree as whole numbers: nodes in the order of a complete binary tree, three numbers each."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 LEAF, ABSENT = -1, -2
 """In the place of a column."""
 BIN_BITS = 20
+Node = tuple[int, int]
+"""The tree of a round, and a place in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +25,7 @@ class GrownTree:
 
     def words(self) -> NDArray[np.int64]:
         split = (self.column - ABSENT) << (BIN_BITS + 1) | self.cut << 1 | self.missing_left
-        numbers = np.stack([self.weight, self.gain]).view(np.uint32).astype(np.int64)
-        return np.concatenate([split, numbers[0] | numbers[1] << 32])
+        return np.concatenate([split, *np.stack([self.weight, self.gain]).view(np.uint32).astype(np.int64)])
 
     def leaves(self, codes: NDArray[np.integer], missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """The leaf of each row of bin numbers (rows × columns); `missing` is the number for no cell, by column."""
@@ -50,15 +51,15 @@ def tree_nodes(depth: int) -> int:
 
 
 def tree_words(depth: int) -> int:
-    return 2 * tree_nodes(depth)
+    return 3 * tree_nodes(depth)
 
 
 def read_tree(words: NDArray[np.int64]) -> GrownTree:
-    split, numbers = words.reshape(2, -1)
+    split, weight, gain = words.reshape(3, -1)
     return GrownTree(
         column=(split >> (BIN_BITS + 1)) + ABSENT,
         cut=split >> 1 & (1 << BIN_BITS) - 1,
         missing_left=(split & 1).astype(bool),
-        weight=(numbers & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
-        gain=(numbers >> 32).astype(np.uint32).view(np.float32),
+        weight=weight.astype(np.uint32).view(np.float32),
+        gain=gain.astype(np.uint32).view(np.float32),
     )

@@ -72,8 +72,17 @@ class Splits:
     """Sums of the left child."""
 
 
-def best_splits(sums: Sums, totals: Sums, layout: BinLayout, rules: SplitRules, unit: NDArray[np.float64]) -> Splits:
-    """Of nodes with `sums` (nodes × bins × 3) and `totals` (nodes × 3); `unit` is what 1 stands for, by sum."""
+def best_splits(
+    sums: Sums,
+    totals: Sums,
+    layout: BinLayout,
+    rules: SplitRules,
+    unit: NDArray[np.float64],
+    columns: NDArray[np.bool_] | None = None,
+) -> Splits:
+    """Of nodes with `sums` (nodes × bins × 3) and `totals` (nodes × 3); `unit` is what 1 stands for, by sum. With
+    `columns`, only these are split.
+    """
     running = np.cumsum(sums, axis=1)
     before = np.concatenate([np.zeros_like(running[:, :1]), running], axis=1)[:, layout.starts]
     below = running - before[:, layout.column_of]
@@ -84,6 +93,8 @@ def best_splits(sums: Sums, totals: Sums, layout: BinLayout, rules: SplitRules, 
     gains = _gain(left, rules, unit) + _gain(right, rules, unit) - _gain(totals, rules, unit)[:, None]
     allowed = _large_enough(left, rules, unit) & _large_enough(right, rules, unit)
     allowed[:, layout.total :] &= missing[..., ROWS] > 0
+    if columns is not None:
+        allowed &= np.tile(columns[layout.column_of], 2)
     ordered = np.where(allowed, gains, 0.0).astype(np.float32)[:, layout.order]
     first = np.argmax(ordered, axis=1)
     chosen, nodes = layout.order[first], np.arange(len(sums))

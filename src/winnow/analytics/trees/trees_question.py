@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from winnow.analytics.program import Program
     from winnow.analytics.tables.owner_table import OwnerTable
     from winnow.analytics.trees.binned_rows import TreeData
-    from winnow.analytics.trees.grow_trees import GrowthSettings
+    from winnow.analytics.trees.boost import BoostedRounds
+    from winnow.analytics.trees.growing_trees import GrowthSettings
     from winnow.analytics.trees.tree_columns import TreeColumn, TreeTarget
 
 MAX_DEPTH = 10
@@ -42,6 +43,8 @@ class TreesQuestion(Question):
     """The share of every owner's rows that trees are measured by."""
     early_stopping: int | None = Field(default=None, ge=1)
     """Stop after so many rounds without a smaller loss of rows held out, and keep the best."""
+    method: Literal["histogram", "bagging", "cyclic", "forest"] = "histogram"
+    """Trees of all rows, from sums; or each owner's own: averaged, in turn, or as a random forest."""
     secure: bool = True
     """Without it the server sees each owner's sums, which all must allow."""
     seed: int = Field(default=0, ge=0)
@@ -52,23 +55,31 @@ class TreesQuestion(Question):
             raise ValueError("trees cannot be made noisy yet; statistics can (winnow stats --epsilon)")
         if self.early_stopping is not None and not self.holdout:
             raise ValueError("early_stopping needs holdout, the share of rows to measure by, such as 0.1")
+        if self.early_stopping is not None and self.method != "histogram":
+            raise ValueError("early_stopping is for the method histogram")
+        if self.method == "forest" and "learning_rate" in self.model_fields_set:
+            raise ValueError("a forest has no learning_rate: its trees are averaged")
         return self
 
     def needs(self) -> frozenset[Permission]:
-        return frozenset({"trees"} if self.secure else {"trees", "per-owner"})
+        needed: set[Permission] = {"trees"}
+        if not self.secure:
+            needed.add("per-owner")
+        if self.method != "histogram":
+            needed.add("owner-trees")
+        return frozenset(needed)
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
-        from winnow.analytics.trees.boost import boost, found_model  # noqa: PLC0415 - reading a question loads no tables
+        from winnow.analytics.trees.boost import found_model  # noqa: PLC0415 - reading a question loads no tables
         from winnow.analytics.trees.tree_columns import tree_columns, tree_target  # noqa: PLC0415
 
         columns, left_out = tree_columns(terms.declaration, self.target, self.columns)
         target = tree_target(terms.declaration, self.target, self.positive)
         data, rows = yield from self._data(columns, target, terms.minimum)
-        grown = yield from boost(
-            data, self._growth(terms.minimum), self.rounds, self.early_stopping, masked=self.secure
-        )
+        grown = yield from self._grown(data, self._growth(terms.minimum), len(terms.owners))
         return {
             "kind": self.kind,
+            "method": self.method,
             "table": self.table,
             "target": self.target,
             "classes": list(target.classes),
@@ -81,12 +92,22 @@ class TreesQuestion(Question):
             **found_model(data, grown),
         }
 
+    def _grown(self, data: "TreeData", growth: "GrowthSettings", owners: int) -> "Program[BoostedRounds]":
+        from winnow.analytics.trees.boost import boost, grow_at_owners  # noqa: PLC0415
+        from winnow.analytics.trees.owner_trees import OwnerTrees  # noqa: PLC0415
+
+        if self.method == "histogram":
+            return boost(data, growth, self.rounds, self.early_stopping, masked=self.secure)
+        return grow_at_owners(
+            OwnerTrees(method=self.method, data=data, settings=growth, owners=owners, rounds=self.rounds)
+        )
+
     def _settings(self) -> dict[str, Any]:
         named = ("depth", "learning_rate", "bins", "reg_lambda", "reg_alpha", "gamma", "min_child_weight", "holdout")
         return {name: getattr(self, name) for name in named}
 
     def _growth(self, minimum: int) -> "GrowthSettings":
-        from winnow.analytics.trees.grow_trees import GrowthSettings  # noqa: PLC0415
+        from winnow.analytics.trees.growing_trees import GrowthSettings  # noqa: PLC0415
         from winnow.analytics.trees.split_gain import SplitRules  # noqa: PLC0415
 
         rules = SplitRules(
@@ -96,7 +117,8 @@ class TreesQuestion(Question):
             min_child_weight=self.min_child_weight,
             minimum=max(minimum, self.minimum),
         )
-        return GrowthSettings(depth=self.depth, learning_rate=self.learning_rate, rules=rules)
+        rate = 1.0 if self.method == "forest" else self.learning_rate
+        return GrowthSettings(depth=self.depth, learning_rate=rate, rules=rules)
 
     def _data(
         self, columns: "tuple[TreeColumn, ...]", target: "TreeTarget", minimum: int
@@ -142,6 +164,7 @@ class TreesQuestion(Question):
             target=target,
             objective=objective_for(len(target.classes), target.low, target.high),
             cuts=tuple(cuts),
+            bins=self.bins,
             base=float(np.float32(base)),
             holdout=self.holdout,
             seed=self.seed,
