@@ -229,6 +229,7 @@ def test_explain_says_who_learns_what_and_warns(answers: Path, capsys: pytest.Ca
             "labels are for classes; the method crh takes numbers",
         ),
         ("a,1,x\na,2,y\n", ("--ranking",), "belong to the private protocol; add --private"),
+        ("a,1,x\na,2,y\n", ("--explain", "--holders", 3), "belong to the private protocol; add --private"),
     ],
 )
 def test_bad_input_gets_one_line(

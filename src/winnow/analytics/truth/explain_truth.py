@@ -1,6 +1,8 @@
 """What a truth discovery tells whom, and which settings weaken it."""
 
-from winnow.analytics.truth.truth_terms import KEPT, TruthTerms
+from winnow.analytics.truth.truth_terms import HEADER_BYTES, KEPT, TruthTerms
+from winnow.analytics.truth.vector_shares import ENTRY_BYTES
+from winnow.report.number_format import size_text
 
 FEW_ANSWERS = (
     "an item that one participant answered shows that answer, and with equal trust in the first iteration the sums are "
@@ -12,7 +14,7 @@ def truth_explanation(terms: TruthTerms | None, ranking: bool = False) -> dict[s
     """Who learns what, by party, and under "warnings" what weakens it; without terms, the run is in the clear."""
     if terms is None:
         return {"whoever runs it": ["every answer of every participant"], "warnings": []}
-    megabytes = 4 * terms.length * len(terms.holders) / 1e6
+    sent = len(terms.holders) * (HEADER_BYTES + ENTRY_BYTES * terms.length)
     ranked = ["the ranking: who is trusted more than whom, and not how much"] if ranking else []
     return {
         "the server": [
@@ -23,7 +25,7 @@ def truth_explanation(terms: TruthTerms | None, ranking: bool = False) -> dict[s
         "every participant": ["each item's confidence after each iteration, and its own trust", *ranked],
         f"fewer than {terms.threshold} of the {len(terms.holders)} holders together": ["nothing more"],
         f"{terms.threshold} holders or more together": ["every participant's vectors: its answers and its trust"],
-        "cost": [f"each participant sends {megabytes:.3g} MB an iteration, in two exchanges"],
+        "cost": [f"each participant sends {size_text(sent)} an iteration, in two exchanges"],
         "warnings": _warnings(terms),
     }
 

@@ -34,7 +34,13 @@ def find_truth(
     on_event: Callable[[AnyEvent], object] = lambda event: None,
 ) -> TruthReport:
     """The report on these answers; see `winnow.truth`."""
-    _check(iterations, dropout, private, holders, threshold, dropouts, ranking)
+    if iterations is not None and iterations < 1:
+        raise ConfigError(f"iterations: {iterations} is not 1 or more")
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"dropout: {dropout:g} is not a probability below 1")
+    _check_private(private, holders is not None, threshold is not None, dropout > 0, dropouts != KEPT, ranking)
+    if ranking:
+        require_query_extra()
     way = method_named(method)
     crowd = _read(answers, item, worker, label, method, labels)
     if not private:
@@ -64,6 +70,7 @@ def explain_truth_of(
     dropouts: str = KEPT,
 ) -> dict[str, list[str]]:
     """Who would learn what, and warnings, before anything is asked."""
+    _check_private(private, holders is not None, threshold is not None, dropouts != KEPT, ranking)
     method_named(method)
     crowd = _read(answers, item, worker, label, method, labels)
     return truth_explanation(_terms(crowd, method, holders, threshold, dropouts, 0) if private else None, ranking)
@@ -98,22 +105,9 @@ def _terms(
     )
 
 
-def _check(
-    iterations: int | None,
-    dropout: float,
-    private: bool,
-    holders: int | None,
-    threshold: int | None,
-    dropouts: str,
-    ranking: bool,
-) -> None:
-    if ranking:
-        require_query_extra()
-    if iterations is not None and iterations < 1:
-        raise ConfigError(f"iterations: {iterations} is not 1 or more")
-    if not 0 <= dropout < 1:
-        raise ConfigError(f"dropout: {dropout:g} is not a probability below 1")
-    if not private and (holders is not None or threshold is not None or dropout or dropouts != KEPT or ranking):
+def _check_private(private: bool, *given: bool) -> None:
+    """Refuse settings that nothing would follow from."""
+    if not private and any(given):
         raise ConfigError(
             "holders, threshold, dropout, dropouts and ranking belong to the private protocol; add --private"
         )
