@@ -96,7 +96,7 @@ class FadeUpdate(ClientUpdate):
 
 fade = Recipe(
     name="fade",
-    summary="labelled and unlabelled domains: features that hide which is which",
+    summary="labels in one domain, data without them in another",
     select=UniformSelector,
     client=FadeUpdate,
     aggregate=PartialAggregation,

@@ -48,7 +48,7 @@ class FedEmaUpdate(ByolUpdate):
 
 fedema = Recipe(
     name="fedema",
-    summary="BYOL; clients mix the global network with their own by divergence",
+    summary="BYOL; clients mix the global network with their own",
     select=UniformSelector,
     client=FedEmaUpdate,
     aggregate=PartialAggregation,

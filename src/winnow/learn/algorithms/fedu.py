@@ -34,7 +34,7 @@ class FedUUpdate(ByolUpdate):
 
 fedu = Recipe(
     name="fedu",
-    summary="BYOL; far from the global encoder, clients keep their predictor",
+    summary="BYOL; far from the others clients keep a predictor",
     select=UniformSelector,
     client=FedUUpdate,
     aggregate=PartialAggregation,
