@@ -23,7 +23,7 @@ from winnow.learn.algorithm import Recipe
 
 AT_SERVER_ALONE = {"semifl", "server-only"}
 """Algorithms that need labels at the server."""
-FEATURES = {"fed-byol", "fedu", "fedema"}
+FEATURES = {"fed-byol", "fedu", "fedema", "orchestra"}
 """Algorithms that learn features, which are scored at the server."""
 
 HELP_FOR_ALL = """

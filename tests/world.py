@@ -35,6 +35,7 @@ AT_SERVER = "data.labels={at = 'server', rows = 60}"
 HEADS = ("client.hidden=16", "client.width=8", "local.epochs=1", "local.batch_size=20")
 NEEDED = {
     **dict.fromkeys(("fed-byol", "fedu", "fedema"), HEADS),
+    "orchestra": (*HEADS, "client.clusters=8", "client.own_clusters=4", "aggregate.steps=20"),
     "semifl": (AT_SERVER, "client.threshold=0.5"),
     "server-only": (AT_SERVER,),
 }

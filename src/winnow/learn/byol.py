@@ -33,14 +33,15 @@ class ProjectionAndPrediction(nn.Module):
 
     def __init__(self, features: int, hidden: int, width: int) -> None:
         super().__init__()
-        self.projector, self.predictor = _layers(features, hidden, width), _layers(width, hidden, width)
+        self.projector, self.predictor = dense_layers(features, hidden, width), dense_layers(width, hidden, width)
 
     def forward(self, features: Tensor, predictions: Tensor) -> Tensor:
         z = self.projector(features)
         return torch.cat([z, self.predictor(z)], 1)
 
 
-def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def dense_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two, with batch normalisation between by the statistics of the batch at hand."""
     norm = nn.BatchNorm1d(hidden, track_running_stats=False)
     return nn.Sequential(nn.Linear(inputs, hidden), norm, nn.ReLU(), nn.Linear(hidden, outputs))
 
