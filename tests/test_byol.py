@@ -48,9 +48,27 @@ def apart(q: Tensor, z: Tensor) -> Tensor:
     return (functional.normalize(q) - functional.normalize(z)).square().sum(1).mean()
 
 
+def relation(vectors: Tensor, refs: Tensor) -> Tensor:
+    return (functional.normalize(vectors) @ functional.normalize(refs).T / 0.1).softmax(1)
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    m = (p + q) / 2
+    return ((p * (p / m).log()).sum(1) + (q * (q / m).log()).sum(1)).mean() / 2
+
+
+def fedx(q: Tensor, common: list[Tensor], slow: list[Tensor]) -> Tensor:
+    """Global contrast and relation, and local relation."""
+    mine = relation(q, common[1])
+    contrast = -mine.diagonal().log().mean()
+    local = jensen_shannon(relation(q, slow[1]), relation(slow[0], slow[1]))
+    return contrast + jensen_shannon(mine, relation(common[0], common[1])) + local
+
+
 def by_hand(
-    start: ExtendedModel, target: ExtendedModel, data: TensorData, client: int, average: float
+    start: ExtendedModel, target: ExtendedModel, data: TensorData, client: int, average: float, weight: float = 0.0
 ) -> tuple[Any, Any]:
+    common = deepcopy(start).train()
     online, target, own = deepcopy(start).train(), deepcopy(target).train(), data.rows_of(client)
     optimiser = torch.optim.SGD(online.parameters(), lr=0.1, momentum=0.5)
     batches = epochs_of(own, 8, -(-len(own) // 8), client)
@@ -59,8 +77,11 @@ def by_hand(
         one, other = (changed(view, name, x, client, step, 8) for name in ("first view", "second view"))
         with torch.no_grad():
             goals = [parts(target, each)[0] for each in (one, other)]
+            came = [parts(common, each)[0] for each in (one, other)]
         optimiser.zero_grad()
-        (apart(parts(online, one)[1], goals[1]) + apart(parts(online, other)[1], goals[0])).backward()
+        q = parts(online, one)[1]
+        loss = apart(q, goals[1]) + apart(parts(online, other)[1], goals[0])
+        (loss + weight * fedx(q, came, goals)).backward()
         optimiser.step()
         for slow, quick in zip(target.parameters(), online.parameters(), strict=True):
             slow.data = average * slow.data + (1 - average) * quick.data
@@ -74,6 +95,17 @@ def test_one_view_is_predicted_from_another(way: str, images: bool) -> None:
     result = method.update(training(net, data, way, local=ONCE))
     assert_cohort(result, [by_hand(net, net, data, client, 0.9)[0] for client in CLIENTS.tolist()])
     assert not result.keep
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fedx_distils_the_global_network(way: str) -> None:
+    method = FedUUpdate(average=0.9, fedx=0.5, **SMALL)
+    net, data = extended(method)
+    result = method.update(training(net, data, way, local=ONCE))
+    for place, client in enumerate(CLIENTS.tolist()):
+        for name, tensor in by_hand(net, net, data, client, 0.9, weight=0.5)[0].items():
+            torch.testing.assert_close(result.model[name][place], tensor, rtol=1e-3, atol=1e-4)
+    assert result.keep[TARGET].keys() == result.model.keys(), "the global network is not kept"
 
 
 def moved(net: ExtendedModel, seed: int) -> ExtendedModel:

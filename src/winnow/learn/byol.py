@@ -17,6 +17,8 @@ from torch.nn import functional
 from winnow.learn.augment import view
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.extended_model import BESIDE, MODEL
+from winnow.learn.fedx import GLOBAL, FedXGradient
+from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.moving_average import average_outputs, move_average
 from winnow.learn.pseudo_labels import added
 from winnow.learn.stack import Batch, GradientRule, Loss, ModelState, StepContext, mean_loss
@@ -97,6 +99,8 @@ class ByolUpdate(ClientUpdate):
     hidden: int = Field(256, ge=1, le=65_536)
     width: int = Field(64, ge=1, le=65_536)
     average: float = Field(0.99, ge=0, lt=1)
+    fedx: float = Field(0.0, ge=0)
+    fedx_temperature: float = Field(0.1, gt=0)
     training_factor: ClassVar[float] = 8 / 3  # two views forward and back, and both forward through the target
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
@@ -111,15 +115,19 @@ class ByolUpdate(ClientUpdate):
 
     def update(self, training: LocalTraining) -> LocalResult:
         networks = self.begin(training)
-        trained = training.train(networks.online, gradient_rule=self.rule(), memory=networks.target)
+        rule: GradientRule = ByolGradient(width=self.width, average=self.average)
+        memory = networks.target
+        if self.fedx:
+            rule = FedXGradient(base=rule, width=self.width, weight=self.fedx, temperature=self.fedx_temperature)
+            memory = memory | {f"{GLOBAL}{name}": tensor for name, tensor in training.model.items()}
+        trained = training.train(networks.online, gradient_rule=rule, memory=memory)
+        target = {name: trained.memory[name] for name in networks.target}
         return LocalResult(
-            model=trained.states,
-            trained=trained,
-            keep={ONLINE: trained.states, TARGET: trained.memory, **networks.keep},
+            model=trained.states, trained=trained, keep={ONLINE: trained.states, TARGET: target, **networks.keep}
         )
 
-    def rule(self) -> GradientRule:
-        return ByolGradient(width=self.width, average=self.average)
+    def passes(self, local: LocalOptimiser, samples: int) -> float:
+        return super().passes(local, samples) * (1 + bool(self.fedx))  # two further gradients and the global network
 
 
 def divergence(one: ModelState, other: ModelState) -> Tensor:

@@ -6,12 +6,12 @@ from torch import Tensor
 from winnow.learn.stack import Batch, StepContext
 
 
-def average_outputs(at: StepContext, batch: Batch, x: Tensor) -> Tensor:
-    """What the network in `at.memory`, which has an entry for each of the model's, gives for a batch, x of it
-    as they were changed.
+def average_outputs(at: StepContext, batch: Batch, x: Tensor, prefix: str = "") -> Tensor:
+    """What the network in `at.memory` gives for the samples of a batch, changed to x; it has an entry for each of the
+    model's, whose names may begin with a prefix.
     """
     layout = at.execution.layout
-    trained, carried = ([at.memory[name] for name in names] for names in (layout.trained, layout.carried))
+    trained, carried = ([at.memory[f"{prefix}{name}"] for name in names] for names in (layout.trained, layout.carried))
     return at.outputs(trained, x, carried, None if batch.full else batch.weight > 0)
 
 
