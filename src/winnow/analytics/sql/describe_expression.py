@@ -35,6 +35,8 @@ DATE_PARTS: Mapping[str, Range] = {
     "DAYOFYEAR": (1, 366),
     "DOY": (1, 366),
 }
+MAX_LISTED = 400
+"""Parts of dates that can be so many whole numbers are one of them: groups need no further list."""
 CAST_KINDS: Mapping[exp.DType, ColumnType] = {
     **dict.fromkeys((exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT), "integer"),
     **dict.fromkeys((exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL), "number"),
@@ -112,7 +114,10 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
     if part:
         years = (_year(parts[0].low), _year(parts[0].high)) if parts else (-inf, inf)
         low, high = DATE_PARTS.get(part, years if part == "YEAR" else (-inf, inf))
-        return Described(type="integer", low=low, high=high)
+        few = high - low < MAX_LISTED
+        return Described(
+            type="integer", low=low, high=high, values=tuple(range(int(low), int(high) + 1)) if few else None
+        )
     if isinstance(node, exp.TimestampTrunc | exp.DateTrunc):
         return Described(type="date")
     if isinstance(node, exp.DateDiff):
