@@ -8,7 +8,7 @@ import winnow
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
     *("core", "terminal_tables", "fleet", "data", "learn", "privacy", "simulate"),
-    *("runs", "tracking", "report", "config", "explain", "analytics", "experiment", "progress", "deploy"),
+    *("runs", "tracking", "report", "config", "explain", "analytics", "experiment", "progress", "vertical", "deploy"),
     *("web", "papers", "questions", "api", "cli"),
 ]
 FORBIDDEN = {

@@ -23,7 +23,7 @@ from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.field_elements import from_bytes, random_elements, to_bytes
 from winnow.privacy.shares.party import StepParty
 from winnow.privacy.shares.secure_comparison import BATCH
-from winnow.privacy.shares.shamir_shares import field_of, recombine, split
+from winnow.privacy.shares.shamir_shares import field_of, make_shares, recombine
 from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage
 
 SMALL = 2**31 - 1
@@ -169,7 +169,7 @@ def test_a_comparison_opens_nothing_but_bits() -> None:
 
 def test_wrong_shares_of_a_result_show_up_to_the_threshold() -> None:
     field = field_of(64)
-    shares = dict(enumerate(split(field, np.array([-5, 7]), 5)))
+    shares = dict(enumerate(make_shares(field, np.array([-5, 7]), 5)))
     assert list(recombine(field, shares, 5)) == [-5, 7]
     for wrong in ((0,), (4,), (1, 3)):
         changed = {place: (share + 1) % field.modulus if place in wrong else share for place, share in shares.items()}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
     from winnow.questions import fit, intersect, load_fit, query, stats, truth
+    from winnow.vertical.split import split
 
     __version__: str
 
@@ -44,6 +45,7 @@ __all__ = [
     "query",
     "run",
     "run_workflow",
+    "split",
     "stats",
     "trees",
     "truth",
@@ -68,6 +70,7 @@ _HOMES = {
     "load_trees": "winnow.questions",
     "query": "winnow.questions",
     "run": "winnow.api",
+    "split": "winnow.vertical.split",
     "stats": "winnow.questions",
     "trees": "winnow.questions",
     "truth": "winnow.questions",

@@ -19,9 +19,12 @@ from winnow.core.task import Outcome, Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Population:
-    """All that a workflow may know of the clients before asking them: how many samples each holds."""
+    """All that a workflow may know of the clients before asking them: how many samples each holds, and in some
+    federations what they are called.
+    """
 
     sizes: NDArray[np.int64]
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -58,20 +58,14 @@ def as_rows(x: Any, where: str) -> Rows:
 
 def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: ArrayLike | None = None) -> DataSet:
     """The data set that rows make. Their targets are `y`, or columns of the table."""
-    where = rows.where if isinstance(rows, DataTable) else reading.file or reading.name
+    where = _where(rows, reading)
     numbered: tuple[Indices, tuple[str, ...]] | None = None
     if isinstance(rows, DataTable):
-        names = _feature_names(rows, reading)
+        _feature_names(rows, reading)  # a wrong name of a feature is told before one of a target
         y = _table_targets(rows, reading) if y is None else y
         if reading.owner is not None:
             owners = check_complete(rows.column(reading.owner), reading.owner, where)
-        features = reading.stated or _fit_table(rows, names, reading)
-    elif reading.stated is not None:
-        features = reading.stated
-    elif isinstance(rows, tuple):
-        features = Preprocessing(inputs=_fit_inputs(dict(enumerate(rows)), reading, where))
-    else:
-        features = Preprocessing(array=fit_array(rows, reading.scaling, tokens=reading.tokens, where=where))
+    features = fit_features(rows, reading)
     assert y is not None
     if reading.stated is None:
         scaling = reading.scaling if _is_scaled(features) or reading.scale != "default" else unscaled
@@ -89,6 +83,22 @@ def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: Ar
         owner_names=None if numbered is None else numbered[1],
         preprocessing=features.model_copy(update={"classes": learnt.labels, "targets": learnt.specs}),
     )
+
+
+def fit_features(rows: Rows, reading: Reading) -> Preprocessing:
+    """What is to be done to features, as it is stated or as it fits the rows."""
+    if reading.stated is not None:
+        return reading.stated
+    if isinstance(rows, DataTable):
+        return _fit_table(rows, _feature_names(rows, reading), reading)
+    where = _where(rows, reading)
+    if isinstance(rows, tuple):
+        return Preprocessing(inputs=_fit_inputs(dict(enumerate(rows)), reading, where))
+    return Preprocessing(array=fit_array(rows, reading.scaling, tokens=reading.tokens, where=where))
+
+
+def _where(rows: Rows, reading: Reading) -> str:
+    return rows.where if isinstance(rows, DataTable) else reading.file or reading.name
 
 
 def known_data_set(

@@ -1,13 +1,13 @@
 """Custom workflows with custom handlers, where `winnow.run` would train a model."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
 from winnow.config.validation_error_message import config_error
-from winnow.core import AnyEvent, Handler, Population, Workflow
+from winnow.core import AnyEvent, Handler, Population, Randomness, Workflow
 from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.load_data import load_data
@@ -27,6 +27,26 @@ class HostedClients:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartyContext:
+    """A site that is one client itself, known by its name."""
+
+    section: Mapping[str, Any]
+    """What its configuration says of the data that the program asks for."""
+    site_of: Callable[[int], str]
+    """Which site a client of the job is, by its certificate."""
+    randomness: Randomness
+    """The source of noise."""
+    release: Callable[[int, int, int], bool]
+    """Records for good that something of a client leaves in the round of the present task, for the n-th time: whether
+    it may.
+    """
+
+
+PartyHandlers: TypeAlias = Callable[[PartyContext], tuple[Mapping[str, Handler[Any]], int]]
+"""Gives a party's handlers, and how many rows it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkflowSpec:
     """What is to be run: a workflow, and what sites can do for it."""
 
@@ -35,6 +55,8 @@ class WorkflowSpec:
     data: DataSettings
     seed: int = 0
     volatile: frozenset[str] = frozenset()
+    party_handlers: PartyHandlers | None = None
+    """Instead of `handlers`, where every site is one client and reads its data itself."""
 
 
 def run_workflow(

@@ -225,7 +225,7 @@ class Progress:
         )
         for event in self._earlier:
             course.follow(event)
-        self._display = _display_for(course, self._console).__enter__()
+        self._display = display_for(course, self._console).__enter__()
 
     def on_event(self, event: AnyEvent) -> None:
         self._display.on_event(event)
@@ -235,7 +235,7 @@ def title(experiment: Experiment) -> str:
     return f"{experiment.name} · {experiment.algorithm} · seed {experiment.seed}"
 
 
-def _display_for(course: ProgressState, console: Console) -> ProgressDisplay:
+def display_for(course: ProgressState, console: Console) -> ProgressDisplay:
     """The way to show progress that suits where it goes."""
     if console.is_jupyter:
         from winnow.progress.notebook_display import NotebookDisplay  # noqa: PLC0415 - IPython is there in notebooks

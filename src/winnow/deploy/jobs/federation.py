@@ -37,10 +37,11 @@ class DeployedFederation:
     ) -> None:
         """`task_timeout` is how many seconds a client may take to answer."""
         self._server, self.clock, self.task_timeout = server, clock, task_timeout
-        self.population = Population(sizes=np.array([size for each in members for size in each.data.sizes], np.int64))
+        self._site_of = [member.site for member in members for _ in member.data.sizes]
+        sizes = np.array([size for each in members for size in each.data.sizes], np.int64)
+        self.population = Population(sizes=sizes, names=tuple(self._site_of))
         self.randomness: Randomness = secure_stream
         self.simulated = False
-        self._site_of = [member.site for member in members for _ in member.data.sizes]
         self.wire_tasks = WireTaskWriter(folder / "blobs", self._site_of)
         self.settlement, self.deadline_clock = SettlementTracker(), DeadlineClock()
         self._awaited: dict[tuple[str, int], list[tuple[DeployedExchange, Task]]] = defaultdict(list)

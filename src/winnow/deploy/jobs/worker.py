@@ -34,13 +34,17 @@ from winnow.deploy.jobs.run_bundle import run_job
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.execution_context import ExecutionContext
-from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
+from winnow.experiment.run_workflow import HostedClients, PartyContext, PartyHandlers, WorkflowSpec
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
     from winnow.config.schema import Experiment
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import Result
+
+
+PARTY_RELEASE = "of a party"
+"""The kind of release that a workflow between parties records."""
 
 
 class SiteExecutionContext(ExecutionContext):
@@ -100,9 +104,26 @@ class SiteExecutionContext(ExecutionContext):
         self._execute_tasks(handlers, identities.set_task)
 
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+        if spec.party_handlers is not None:
+            self._run_party(spec, spec.party_handlers)
         data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
         self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers, volatile=spec.volatile))
+
+    def _run_party(self, spec: WorkflowSpec, party_handlers: PartyHandlers) -> NoReturn:
+        """A workflow in which this site is one client, known by its name."""
+        from winnow.learn.secure_randomness import secure_stream  # noqa: PLC0415 - others need no torch
+
+        identities = AgentIdentities(self._parent, submission_id(read_bundle(Path(self._prepare.bundle).read_bytes())))
+        party = PartyContext(
+            section=self._prepare.data,
+            site_of=identities.site,
+            randomness=secure_stream,
+            release=lambda client, number, time: identities.release(client, number, f"{PARTY_RELEASE} {time}") > 0,
+        )
+        handlers, rows = party_handlers(party)
+        self._client_number(DataDescription(sizes=[rows]))
+        self._execute_tasks(SiteHandlers(site=None, handlers=handlers, volatile=spec.volatile), identities.set_task)
 
     def _unlike_columns(self, experiment: "Experiment", data: SiteData) -> Mapping[int, int]:
         """The columns that are not as the job states, for the server; this site's log has them in any case."""

@@ -50,7 +50,8 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
     in an order that all sites share; `local_test` is the share of its samples that each client evaluates on;
-    `client_names` lets jobs know what clients are called: the owners in the data, or the names of the files.
+    `client_names` lets jobs know what clients are called: the owners in the data, or the names of the files. By the
+    column `key` rows are matched with those of other sites, in split learning.
     """
 
     file: str | None = None
@@ -60,6 +61,7 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: list[str] | str | UnsetType = UNSET
     features: list[str] | str | UnsetType = UNSET
     owner: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
     task: str | UnsetType = UNSET
     tokens: bool | UnsetType = UNSET
     scale: str | dict[str, list[float]] | UnsetType = UNSET

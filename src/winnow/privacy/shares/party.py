@@ -26,7 +26,7 @@ from winnow.privacy.shares.secure_comparison import (
     keys_between,
     own_keys,
 )
-from winnow.privacy.shares.shamir_shares import decode_shares, encode_shares, field_of, recombine, split
+from winnow.privacy.shares.shamir_shares import decode_shares, encode_shares, field_of, make_shares, recombine
 from winnow.privacy.shares.step_messages import InputMessage, MpycMessage, StepMessage, decode_step_message
 
 NONCE_BYTES = 16
@@ -105,7 +105,7 @@ class StepParty:
         step, nonce = self._step, token_bytes(NONCE_BYTES)
         shares = [b""] * self._parties
         if self._values is not None:
-            shares = [encode_shares(step.field, each) for each in split(step.field, self._values, self._parties)]
+            shares = [encode_shares(step.field, each) for each in make_shares(step.field, self._values, self._parties)]
         shares_of = dict(zip(step.computing, shares, strict=True))
         messages = {}
         for member in step.everybody if self._place is not None else step.computing:

@@ -23,7 +23,7 @@ def field_of(bits: int) -> Any:
     return finfields.GF(finfields.find_prime_root(-(-bits // 8) * 8)[0])
 
 
-def split(field: Any, values: Values, parties: int) -> list[Values]:
+def make_shares(field: Any, values: Values, parties: int) -> list[Values]:
     """A share of each value for every party; party i holds the polynomial's value at i + 1."""
     return list(np_random_split(field, values.astype(object) % field.modulus, threshold_of(parties), parties))
 

@@ -1,0 +1,1 @@
+"""Learning where owners hold different columns of the same rows."""
