@@ -29,9 +29,9 @@ def test_every_table_has_labels_alone_fixmatch_or_profiles_and_all_labels() -> N
     for item in PAPER.items:
         assert isinstance(item, GapTable)
         runs = {run.algorithm: run.experiment for run in item.runs(ReproductionOptions(seeds=1))}
-        assert runs["labelled-only"].client.name == "idle"
+        assert runs["labelled-only"].client.name in ("idle", "plain")
         assert runs["all-labels"].data.labels is None
-        assert {"semifl"} < runs.keys()
+        assert runs.keys() & {"semifl", "rscfed"}
         assert len({str(each.data.partition) for each in runs.values()}) == 1, "all rows have the same clients"
 
 

@@ -38,6 +38,7 @@ NEEDED = {
     "orchestra": (*HEADS, "client.clusters=8", "client.own_clusters=4", "aggregate.steps=20"),
     "semifl": (AT_SERVER, "client.threshold=0.5"),
     "server-only": (AT_SERVER,),
+    "ds-fl": ("data.open=40",),
 }
 """What some algorithms cannot do without."""
 

@@ -50,13 +50,17 @@ def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) 
             offsets=offsets - offsets[0],
             classes=clients.classes,
         )
-        sites.append(SiteData(clients=data, local_test=None, preprocessing=Preprocessing(), tokens=False))
+        sites.append(
+            SiteData(clients=data, local_test=None, preprocessing=Preprocessing(), tokens=False, open=spread.open)
+        )
     held = folder / "held"
     held.mkdir(parents=True)
     for name, part in (("reference", spread.reference), ("test", spread.test), ("labelled", spread.server_labelled)):
         if part is None:
             continue
         np.savez(held / f"{name}.npz", x=part.x, y=part.y)
+    if spread.open is not None:
+        np.savez(held / "open.npz", x=spread.open)
     return line(wanted, sites, {"folder": str(held), "classes": clients.classes}, folder)
 
 

@@ -49,6 +49,19 @@ def check_augmentation(client: "ClientUpdate", preprocessing: Preprocessing) -> 
         )
 
 
+def check_open(client: "ClientUpdate", open_rows: int, classes: int | None) -> None:
+    """Whoever sends predictions needs classes, and samples to predict."""
+    if not client.sends_predictions:
+        return
+    if not open_rows:
+        raise ConfigError(
+            f"{method_name(client)} sends predictions for open samples, and there are none; set data.open, "
+            "such as data.open = 1000; between organisations every party needs the same open.npz beside its data"
+        )
+    if classes is None:
+        raise ConfigError(f"{method_name(client)} sends probabilities of classes; it cannot learn a regression")
+
+
 def _labels_at(recipe: Recipe) -> frozenset[str]:
     given = recipe.client or PlainUpdate
     method: Any = given.func if isinstance(given, partial) else given

@@ -85,7 +85,9 @@ class ModelSetup:
         watching = ModelEvaluator(self.module, self.loss, self.evidence_layer, self.execution)
         return EvidencePass(watching, self.outputs)
 
-    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
+    def site(
+        self, data: ClientSamples, local_test: TensorData | None, open_samples: Tensor | None = None
+    ) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
             data=data,
@@ -96,6 +98,7 @@ class ModelSetup:
             local_test=local_test,
             metrics=metrics_by_name(self.metrics),
             randomness=self.randomness,
+            open=open_samples,
         )
 
     def on_one_core(self) -> "ModelSetup":

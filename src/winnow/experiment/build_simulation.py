@@ -49,6 +49,7 @@ from winnow.learn.stack import (
     LazyTensorData,
     ModelState,
     TensorData,
+    as_tensor,
     clients_that_fit,
     free_bytes,
 )
@@ -144,8 +145,9 @@ def prepare_run(
     )
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan = setup.plan(sizes, federated.reference, federated.client_names)
-    site = setup.model.site(data, local_test)
+    shown = None if federated.open is None else as_tensor(federated.open, data.device)
+    plan = setup.plan(sizes, federated.reference, federated.client_names, 0 if shown is None else len(shown))
+    site = setup.model.site(data, local_test, shown)
     training = setup.workflow(
         plan,
         sizes=sizes,
@@ -155,11 +157,12 @@ def prepare_run(
         store=store,
         names=federated.client_names,
         server_labelled=federated.server_labelled,
+        open_samples=federated.open,
     )
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
-    rebuild = partial(setup.model.on_one_core().site, data, local_test)
+    rebuild = partial(setup.model.on_one_core().site, data, local_test, shown)
     pool = open_worker_pool(experiment.engine, site, rebuild, sizes)
     simulation = _simulation(experiment, site, pool, federated, store, training.now)
     return PreparedRun(

@@ -25,12 +25,13 @@ from winnow.config.compatibility_checks import (
     output_width,
     reference_evaluation_notice,
 )
-from winnow.config.label_checks import check_augmentation, method_name
+from winnow.config.label_checks import check_augmentation, check_open, method_name
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.core.join_names import listed
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import NO_LABEL
+from winnow.data.types import Features
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.build_learning_site import ModelSetup
@@ -52,7 +53,7 @@ from winnow.learn.stack import (
     as_loss,
     as_tensor,
 )
-from winnow.learn.teacher import Teacher
+from winnow.learn.teacher import Distiller, Teacher
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.trial_update_on_server_samples import EmulateUpdate, emulate_client, single_client_data
 from winnow.privacy.dp import accountant_for
@@ -170,12 +171,15 @@ class TrainingSetup:
         labels = None if self.classes is None else self.preprocessing.labels(self.classes)
         return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
-    def plan(self, sizes: NDArray[np.int64], reference: Examples, names: Sequence[str]) -> TrainingPlan:
+    def plan(
+        self, sizes: NDArray[np.int64], reference: Examples, names: Sequence[str], open_rows: int = 0
+    ) -> TrainingPlan:
         """The run with clients of these sizes and names, and this reference set; whatever cannot work is refused here,
         before anything is written.
         """
         experiment, module, layer = self.experiment, self.model.module, self.model.layer
         probe_x, select = self.model.probe[0], experiment.select
+        check_open(experiment.client, open_rows, self.classes)
         check_outputs(module, probe_x, self.classes, self.model.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
         whole = experiment.composed()
@@ -228,6 +232,7 @@ class TrainingSetup:
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
+            open_rows=open_rows,
             layer=layer,
             notice="; ".join(filter(None, notices)),
         )
@@ -243,9 +248,10 @@ class TrainingSetup:
         store: ClientStore | None,
         names: Sequence[str],
         server_labelled: Examples | None = None,
+        open_samples: Features | None = None,
     ) -> TrainingWorkflow:
         """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'. On those that
-        are `server_labelled` the server trains itself, if its part of the algorithm does.
+        are `server_labelled` the server trains itself, if its part of the algorithm does, and likewise on open ones.
         """
         held, tested = self._tensors(reference), self._tensors(test)
         taught = None if server_labelled is None else self._tensors(server_labelled)
@@ -274,13 +280,23 @@ class TrainingSetup:
         )
         emulation = self._emulation(plan, held, sizes)
         teacher = None if taught is None else self._teacher(*taught)
-        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher)
+        distiller = None if open_samples is None else self._distiller(open_samples)
+        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher, distiller)
 
     def _teacher(self, x: Tensor, y: Tensor) -> Teacher:
         return Teacher(
             execution=self.model.execution,
             x=x,
             y=y,
+            local=self.experiment.local,
+            seed=self.experiment.seed,
+            randomness=self.model.randomness,
+        )
+
+    def _distiller(self, shown: Features) -> Distiller:
+        return Distiller(
+            execution=self.model.execution,
+            x=as_tensor(shown, self.model.probe[0].device),
             local=self.experiment.local,
             seed=self.experiment.seed,
             randomness=self.model.randomness,

@@ -22,6 +22,7 @@ from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
 
 __all__ = [  # what a method at the client is written with, and the handler that runs it
     "FINE_TUNING_PHASE",
+    "PREDICTIONS",
     "TRAINING_METRICS",
     "ClientUpdate",
     "LocalResult",
@@ -34,6 +35,9 @@ __all__ = [  # what a method at the client is written with, and the handler that
 FINE_TUNING_PHASE = -1
 """The phase of fine-tuning: its batches are in an order of their own."""
 
+PREDICTIONS = "predictions"
+"""The part of a reply with probabilities for the open samples, [open, classes]."""
+
 TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms", *TOLD_OF_LABELS})
 """What a training reply may report."""
 
@@ -43,6 +47,7 @@ class LocalResult:
     """What K clients send (the model, and other parts if the method has any) and what they keep for the next time."""
 
     model: ModelState
+    """Empty where nothing but `parts` is sent."""
     trained: CohortTrainingResult
     """The training whose loss and number of steps are reported."""
     parts: Mapping[str, ModelState] = field(default_factory=dict)
@@ -71,6 +76,8 @@ class ClientUpdate(Choice, AlgorithmPart):
     """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
     learns_features: ClassVar[bool] = False
     """Whether it trains all but a model's last layer, which a linear probe then fits at the server."""
+    sends_predictions: ClassVar[bool] = False
+    """Whether it sends, instead of a model, `PREDICTIONS`: its probabilities for the open samples (`data.open`)."""
     has_personal_model: ClassVar[bool] = False
     """Whether clients use models of their own; whoever overrides `personal_model` says so here."""
 
@@ -153,9 +160,11 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Outcome]:
         randomness=site.randomness,
         sent={**first.payload, "model": start},
         stored=[task.client_state for task in tasks],
+        open=site.open,
     )
     update = settings.client.update(training)
-    sent = _by_client({"model": update.model, **update.parts}, len(tasks))
+    model = {"model": update.model} if update.model else {}
+    sent = _by_client({**model, **update.parts}, len(tasks))
     keep = _by_client(update.keep, len(tasks))
     metrics = _training_metrics(update.trained, training) | {n: v.tolist() for n, v in update.metrics.items()}
     if settings.start_loss:

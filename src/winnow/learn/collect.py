@@ -200,6 +200,8 @@ class _Folding:
 def _fold(replies: Sequence[Reply], counts: Mapping[int, int], fold: Fold) -> ModelState:
     for reply in replies:
         client = reply.task.client
+        if "model" not in reply.payload:  # as was agreed, or it would have been refused
+            continue
         fold.add(Contribution(model=reply.payload["model"], client=client, count=counts[client], metrics=reply.metrics))
     return fold.finish()
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from winnow.core import Arrays, Randomness, Task
 from winnow.learn.client_quality.evidence_pass import EvidencePass
@@ -33,6 +34,8 @@ class LearningSite:
     metrics: Mapping[str, Metric]
     """The metrics that a task may name."""
     randomness: Randomness
+    open: Tensor | None = None
+    """Samples without labels that everybody has."""
 
     def model_for(self, task: Task) -> ModelState:
         """The model that came with the task; what is not sent (a private part, version 0) is the initial model's."""

@@ -22,7 +22,7 @@ from winnow.core.array_spec import spec_of
 from winnow.core.reported_number_checks import MAX_METRIC, is_plausible_cost, numbers_fault
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.learn.client_quality.class_moments import TOO_FEW_TOLD, could_be_told
-from winnow.learn.client_round_method import TRAINING_METRICS, TrainSettings
+from winnow.learn.client_round_method import PREDICTIONS, TRAINING_METRICS, TrainSettings
 from winnow.learn.handlers import (
     CONFUSION,
     LOSS_METRICS,
@@ -39,6 +39,10 @@ PROFILE = "profile"
 
 MAX_TENSOR_NORM = 1e15
 """No tensor of a model that is of use is longer. Squares of what is left fit into a float32."""
+
+
+MAX_ROUNDING = 1e-3
+"""How far from one a row of probabilities may add up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +127,19 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
             return one_line(f"the reply has an unexpected part {str(part)[:80]!r}")
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
+    if PREDICTIONS in wanted and not are_probabilities(reply.payload[PREDICTIONS][PREDICTIONS]):
+        return "the predictions are no probabilities"
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "evaluate-reference":
         assert expected.sizes is not None
         fault = expected.reference.fault(reply.payload[PROFILE], int(expected.sizes[reply.task.client]))
         return fault or (_told_fault(reply) if expected.exact_counts else None)
     return None
+
+
+def are_probabilities(rows: Tensor) -> bool:
+    """Whether every row has numbers from 0 to 1 that add up to one; NaN is none."""
+    inside = bool(((rows >= 0) & (rows <= 1)).all())
+    return inside and bool(((rows.sum(1) - 1).abs() <= MAX_ROUNDING).all())
 
 
 def _told_fault(reply: Reply) -> str | None:

@@ -15,6 +15,8 @@ from winnow.learn.metrics import Metric
 from winnow.learn.profile_by_class import ProfileClasses
 from winnow.learn.stack import StateLayout
 
+FLOAT_BYTES = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
@@ -50,6 +52,8 @@ class TrainingPlan:
     """Whose scores decide which model is best: the reference set's, the clients', or theirs after fine-tuning."""
     parameters: int = 0
     """The number of the model's parameters."""
+    open_rows: int = 0
+    """How many samples without labels everybody has."""
     layer: str | None = None
     """The layer that is profiled, if any is."""
     notice: str = ""
@@ -81,13 +85,15 @@ class TrainingPlan:
             profile_classes=self.profile_classes,
         )
 
+        predictions = FLOAT_BYTES * self.open_rows * self.outputs if algorithm.client.sends_predictions else 0
+
         @cache
         def work(passes: float) -> Work:
             return Work(
                 training_passes=passes,
                 profiling_passes=float(profiled or algorithm.needs_start_loss),
-                download_bytes=int(self.message_bytes * algorithm.server.download_factor),
-                upload_bytes=int(self.message_bytes * algorithm.client.upload_factor),
+                download_bytes=int(self.message_bytes * algorithm.server.download_factor) + predictions,
+                upload_bytes=predictions or int(self.message_bytes * algorithm.client.upload_factor),
                 profile_bytes=self.profile_bytes,
             )
 

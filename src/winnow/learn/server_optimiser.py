@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
+from torch import Tensor
+
 from winnow.core import Choice, Payload
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.stack import ModelState
@@ -22,6 +24,8 @@ class RoundAggregate:
     parts: Mapping[str, ModelState] = field(default_factory=dict)
     teach: "Teach | None" = None
     """Trains a model on samples that the server has itself; None where it has none to train on."""
+    distil: "Distil | None" = None
+    """Trains a model on the open samples; None where there are none."""
 
 
 class Teach(Protocol):
@@ -29,6 +33,11 @@ class Teach(Protocol):
         """The model after so many epochs on the server's labelled samples, by the optimiser that clients use; gradients
         are bounded to a norm.
         """
+
+
+class Distil(Protocol):
+    def __call__(self, model: ModelState, targets: Tensor, *, epochs: int) -> ModelState:
+        """The model after so many epochs on the open samples, towards these probabilities, [open, classes]."""
 
 
 class ServerOptimiser(Choice, AlgorithmPart):

@@ -1,11 +1,12 @@
-"""Training at the server, on labelled samples of its own."""
+"""Training at the server: on labelled samples of its own, or on open ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from winnow.core import Randomness
+from winnow.learn.distillation import distilled
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.pseudo_labels import AugmentedGradient
 from winnow.learn.stack import Execution, LocalTraining, ModelState
@@ -33,16 +34,37 @@ class Teacher:
         local = self.local.with_epochs(epochs)
         if batch_size is not None:
             local = local.model_copy(update={"batch_size": batch_size})
-        training = LocalTraining(
-            execution=self.execution,
-            data=single_client_data(self.x, self.y),
-            clients=np.zeros(1, np.int64),
-            local=local,
-            round=round,
-            seed=self.seed,
-            randomness=self.randomness,
-            sent={"model": model},
-            stored=({},),
-        )
+        training = replace(_at_server(self, model, round), data=single_client_data(self.x, self.y), local=local)
         trained = training.train(gradient_rule=AugmentedGradient(clip=clip), phase=TEACHING_PHASE)
         return {name: tensor[0] for name, tensor in trained.states.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distiller:
+    """The open samples, and how the server trains on them: as clients do."""
+
+    execution: Execution
+    x: Tensor
+    local: LocalOptimiser
+    seed: int
+    randomness: Randomness
+
+    def __call__(self, model: ModelState, targets: Tensor, *, epochs: int, round: int) -> ModelState:
+        """The model after so many epochs towards these probabilities."""
+        training = replace(_at_server(self, model, round), open=self.x)
+        return {name: tensor[0] for name, tensor in distilled(training, training.model, targets, epochs).items()}
+
+
+def _at_server(who: Teacher | Distiller, model: ModelState, round: int) -> LocalTraining:
+    """A training whose one client is the server."""
+    return LocalTraining(
+        execution=who.execution,
+        data=single_client_data(who.x, who.x),
+        clients=np.zeros(1, np.int64),
+        local=who.local,
+        round=round,
+        seed=who.seed,
+        randomness=who.randomness,
+        sent={"model": model},
+        stored=({},),
+    )

@@ -16,7 +16,7 @@ from winnow.learn.reply_checks import is_bounded
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
-from winnow.learn.teacher import Teacher
+from winnow.learn.teacher import Distiller, Teacher
 from winnow.learn.tensor_arithmetic import only
 
 
@@ -26,9 +26,14 @@ class TrainingState:
     """
 
     def __init__(
-        self, plan: TrainingPlan, initial: ModelState, assessor: ClientAssessor | None, teacher: Teacher | None
+        self,
+        plan: TrainingPlan,
+        initial: ModelState,
+        assessor: ClientAssessor | None,
+        teacher: Teacher | None,
+        distiller: Distiller | None,
     ) -> None:
-        self._plan, self._teacher = plan, teacher
+        self._plan, self._teacher, self._distiller = plan, teacher, distiller
         self.assessor = assessor
         """Who says whose data are bad; None where nothing is asked about clients' data."""
         self.round = 0
@@ -82,6 +87,7 @@ class TrainingState:
             trained_names=self._trained,
             parts=gathered.parts,
             teach=None if self._teacher is None else partial(self._teacher, round=self.round),
+            distil=None if self._distiller is None else partial(self._distiller, round=self.round),
         )
         state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)
         if not is_bounded(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):

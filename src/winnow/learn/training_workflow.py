@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from winnow.core import (
@@ -25,6 +26,7 @@ from winnow.learn.accountant_interface import PrivacyAccountant
 from winnow.learn.aggregation import Fold
 from winnow.learn.client_quality.assessor import ClientAssessor
 from winnow.learn.client_quality.policy import SelectionUnderPolicy
+from winnow.learn.client_round_method import PREDICTIONS
 from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.evaluation import CombinedEvaluator
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
@@ -36,7 +38,7 @@ from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.stack import ModelState
 from winnow.learn.tasks_besides_training import TasksBesidesTraining
-from winnow.learn.teacher import Teacher
+from winnow.learn.teacher import Distiller, Teacher
 from winnow.learn.training_state import TrainingState
 from winnow.learn.trial_update_on_server_samples import EmulateUpdate
 
@@ -57,8 +59,9 @@ class TrainingWorkflow(TrainingState):
         evaluate_outcome: MakeFinalEvaluation | None = None,
         assessor: ClientAssessor | None = None,
         teacher: Teacher | None = None,
+        distiller: Distiller | None = None,
     ) -> None:
-        super().__init__(plan, initial, assessor, teacher)
+        super().__init__(plan, initial, assessor, teacher, distiller)
         self.evaluator, self._emulate, self._evaluate_outcome = evaluator, emulate, evaluate_outcome
         self.outcome: FinalEvaluation | None = None
         """What came of the training; known at its end."""
@@ -244,9 +247,12 @@ class TrainingWorkflow(TrainingState):
     @property
     def expected(self) -> ExpectedReply:
         """What a valid reply looks like."""
+        plan, client = self._plan, self._plan.algorithm.client
+        predictions = {PREDICTIONS: {PREDICTIONS: torch.zeros(plan.open_rows, plan.outputs)}}
+        main, shapes = (PREDICTIONS, predictions) if client.sends_predictions else ("model", {})
         return ExpectedReply(
-            parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
-            reply_parts=("model", *self._plan.algorithm.client.extra_parts),
+            parts={**client.extra_part_shapes(self.shared), **self.payload, **shapes},
+            reply_parts=(main, *client.extra_parts),
             reference=self._evaluation.profile if self._evaluation else None,
             sizes=self._sizes,
             exact_counts=self._plan.algorithm.select.comparison.exact_counts,

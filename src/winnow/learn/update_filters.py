@@ -132,6 +132,8 @@ def site_filters(filters: Sequence[TwoSidedFilter], randomness: Randomness) -> t
 
 def filter_conflict(filters: Sequence[TwoSidedFilter], whole: "Algorithm") -> str | None:
     """The first conflict between filters, or between a filter and the algorithm; None if there is none."""
+    if filters and whole.client.sends_predictions:
+        return f"filters change models, and client.name = {getattr(whole.client, 'name', '')!r} sends none; remove them"
     for place, each in enumerate(filters):
         later = [getattr(after, "name", "") for after in filters[place + 1 :]]
         if each.packs and later:

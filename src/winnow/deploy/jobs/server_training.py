@@ -53,7 +53,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)
-    plan = setup.plan(sizes, held[0] or nothing, run.client_names)
+    plan = setup.plan(sizes, held[0] or nothing, run.client_names, 0 if own.open is None else len(own.open))
     training = setup.workflow(
         plan,
         sizes=sizes,
@@ -63,6 +63,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         store=None,
         names=run.client_names,
         server_labelled=own.labelled,
+        open_samples=own.open,
     )
     committed = run.committed_state()
     if committed is not None:

@@ -90,7 +90,11 @@ def training_handlers(
     )
     questions = FirstQuestions(identities, first)
     return SiteHandlers(
-        site=setup.model.site(_samples(data.clients, first, device), local_test),
+        site=setup.model.site(
+            _samples(data.clients, first, device),
+            local_test,
+            None if data.open is None else as_tensor(data.open, device),
+        ),
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(
             _as_signed(experiment, setup, questions, confusion_matrix=confusion_matrix),

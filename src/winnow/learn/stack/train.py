@@ -54,6 +54,8 @@ class LocalTraining:
     """For noise; the order of batches follows from the seed alone."""
     sent: Payload
     stored: Sequence[Payload]
+    open: Tensor | None = None
+    """Samples without labels that everybody has."""
 
     @property
     def model(self) -> ModelState:

@@ -10,6 +10,13 @@ FIXMATCH = Row(name="fixmatch", title="FixMatch", algorithm="fixmatch")
 SEMIFL = Row(name="semifl", title="SemiFL", algorithm="semifl")
 AT_SERVER = (LABELLED_ONLY, FIXMATCH, SEMIFL, ALL_LABELS)
 
+AT_ONE_CLIENT = (
+    Row(name="labelled-only", title="Labelled only, at one client", algorithm="fedavg"),
+    FIXMATCH,
+    Row(name="rscfed", title="RSCFed", algorithm="rscfed"),
+    ALL_LABELS,
+)
+
 FOREIGN = ("data.corruptions=[{name='irrelevant', fraction=0.2}, {name='salt-and-pepper', fraction=0.2, density=0.5}]",)
 """Of every ten clients, two have patterns that are no digits, and two digits under heavy noise."""
 PROFILE = Row(
@@ -33,7 +40,7 @@ FEW_LABELS = Paper(
             title="MNIST, 100 labels at the server, IID",
             preset="few-labels-mnist",
             rows=AT_SERVER,
-            about="100 clients with 600 digits each, drawn at random; 10 of them in each round.",
+            about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
         ),
         GapTable(
             name="mnist-classes",
@@ -41,7 +48,17 @@ FEW_LABELS = Paper(
             preset="few-labels-mnist",
             settings=("data.partition={name='classes', per_client=2}",),
             rows=AT_SERVER,
-            about="100 clients with digits of two classes each; 10 of them in each round.",
+            about="50 clients with 200 digits of two classes each; 10 of them in each round.",
+        ),
+        GapTable(
+            name="mnist-client",
+            title="MNIST, one of ten clients has labels, Dirichlet 0.8",
+            preset="few-labels-client",
+            rows=AT_ONE_CLIENT,
+            about=(
+                "Ten clients share 10,000 digits, whose classes are mixed by a Dirichlet distribution with α = 0.8; one"
+                " of them has labels. All take part in each round; 50,000 digits are left aside."
+            ),
         ),
         GapTable(
             name="cifar10-iid",
@@ -65,9 +82,9 @@ FEW_LABELS = Paper(
             title="MNIST, 40 % of the clients with foreign or noisy data",
             preset="few-labels-mnist",
             settings=FOREIGN,
-            rows=(LABELLED_ONLY, SEMIFL, PROFILE, ALL_LABELS),
+            rows=(LABELLED_ONLY, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS),
             about=(
-                "Of the 100 clients, 20 have patterns that are no digits and 20 digits under heavy noise. FedProf's"
+                "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's"
                 " selection by profile needs no labels: it compares what the model makes of clients' data with what it"
                 " makes of the reference set."
             ),
