@@ -23,7 +23,7 @@ from winnow.learn.collect import fold_finite
 from winnow.learn.selection import SelectedClients, Selection
 from winnow.learn.update_filters import FilteredFederation
 from winnow.simulate import SimulatedFederation
-from world import blobs, prepared
+from world import NEEDED, blobs, prepared
 
 CLIENTS = 6
 WORLD = (
@@ -49,10 +49,12 @@ class Way:
 
 EVIDENCE = "quality.evidence=['inputs', 'columns', 'labels', 'updates']"
 SECURE = "collect.name=secure"
+NO_LOCAL_TEST = ("data.local_test=0.0",)
+"""Where labels are at the server, clients have none to test with."""
 HOMOMORPHIC = ("collect.name=homomorphic", "collect.key_holder=2")
 DP = ("collect.name=central-dp", "collect.noise_multiplier=0.5")
 WAYS = [
-    *(Way(name) for name in sorted(Recipe.known)),
+    *(Way(name, NO_LOCAL_TEST if name in NEEDED else ()) for name in sorted(Recipe.known)),
     *(Way(name, ("reference_clients=[2, 4]",)) for name in ("fedprof", "fedavg", "srpfl-fedprof", "safa", "fedbuff")),
     *(Way(name, ("reference_clients=[2]",)) for name in ("fedprof", "fedprof-full", "fedprof-by-class", "oort")),
     *(Way(name, ("evaluation.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
