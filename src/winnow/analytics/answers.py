@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from winnow.analytics.question import Answer
 from winnow.core import RunError, WinnowError
-from winnow.runs.atomic_write import write_text_atomically
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,29 +63,44 @@ def render_answer(answer: Answer) -> "RenderableType":
     return Group(*(plain_text(f"{name}: {value}") for name, value in answer.items()))
 
 
-@answer_errors()
 def write_answer_page(answer: Answer, path: Path) -> Path:
     """Write the page of an answer: one file that opens offline."""
-    from winnow.analytics.stats.page import write_statistics_page  # noqa: PLC0415 - Plotly takes a while to import
-    from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
-    from winnow.report.html_page import page  # noqa: PLC0415
+    from winnow.report.html_page import page  # noqa: PLC0415 - Plotly takes a while to import
+
+    text = page(*answer_parts(answer))
+    with one_line_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, text)
+    return path
+
+
+@answer_errors()
+def answer_parts(answer: Answer) -> tuple[str, str, str]:
+    """The title of an answer's page, the line below it, and its sections."""
     from winnow.report.markup import section  # noqa: PLC0415
 
     if answer["kind"] == "statistics":
-        return write_statistics_page(StatisticsReport(answer), path)
+        from winnow.analytics.stats.page import statistics_parts  # noqa: PLC0415
+        from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
+
+        return statistics_parts(StatisticsReport(answer))
     if answer["kind"] == "truth":
-        from winnow.analytics.truth.truth_page import write_truth_page  # noqa: PLC0415
+        from winnow.analytics.truth.truth_page import truth_parts  # noqa: PLC0415
         from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
 
-        return write_truth_page(TruthReport(answer), path)
+        return truth_parts(TruthReport(answer))
     if answer["kind"] == "trees":
         from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
-        from winnow.analytics.trees.trees_page import write_trees_page  # noqa: PLC0415
+        from winnow.analytics.trees.trees_page import trees_parts  # noqa: PLC0415
 
-        return write_trees_page(BoostedTrees(answer), path)
+        return trees_parts(BoostedTrees(answer))
+    if answer["kind"] == "query":
+        from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
+        from winnow.analytics.sql.query_page import query_parts  # noqa: PLC0415
+
+        return query_parts(QueryAnswer(answer))
     title = f"{answer['kind'].capitalize()} of {answer['table']}"
-    write_text_atomically(path, page(title, "", section("Answer", f"<pre>{escape(_plain(answer))}</pre>")))
-    return path
+    return title, "", section("Answer", f"<pre>{escape(_plain(answer))}</pre>")
 
 
 def _plain(answer: Answer) -> str:

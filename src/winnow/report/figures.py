@@ -24,6 +24,12 @@ AXES: dict[str, Callable[[HistoryPoint], float]] = {
     "Device time (minutes)": lambda point: point.seconds / 60,
     "Energy (Wh)": lambda point: point.joules / JOULES_PER_WH,
 }
+COUNTED_IN = {
+    "Round": {"x": "round", "per": 1},
+    "Device time (minutes)": {"x": "seconds", "per": 60},
+    "Energy (Wh)": {"x": "joules", "per": JOULES_PER_WH},
+}
+"""Which column of metrics.csv an axis shows, in which unit: whoever follows a run adds its new rows by that."""
 
 
 def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
@@ -39,10 +45,12 @@ def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
         name, ink = escape(algorithm), colour(index)
         curves = [metric_curve(run, run.label.evaluated_by, metric, AXES[axis]) for run in runs]
         if len(runs) == 1:
-            figure.add_trace(_line(curves[0], name, ink, width=2.5))
+            evaluated = f"{runs[0].label.evaluated_by}.{metric}"
+            figure.add_trace(_line(curves[0], name, ink, width=2.5).update(meta=evaluated))
             if runs[0].label.evaluated_by == REFERENCE:
                 test = metric_curve(runs[0], TEST, metric, AXES[axis])
-                figure.add_trace(_line(test, f"{name}, test set", ink, width=1.5, dash="dot"))
+                line = _line(test, f"{name}, test set", ink, width=1.5, dash="dot")
+                figure.add_trace(line.update(meta=f"{TEST}.{metric}"))
             continue
         for run, curve in zip(runs, curves, strict=True):
             line = _line(curve, f"{name}, seed {run.label.seed}", translucent(ink, 0.35), width=1)
@@ -52,7 +60,7 @@ def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
     for target in targets - {None}:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
     axis_title = axis.replace("Device", clock(groups).capitalize())
-    figure.update_layout(xaxis_title=axis_title, yaxis_title=escape(metric), hovermode="closest")
+    figure.update_layout(xaxis_title=axis_title, yaxis_title=escape(metric), hovermode="closest", meta=COUNTED_IN[axis])
     return apply_layout(figure, height=380)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from winnow.report.colours import PALETTE, colour
-from winnow.report.figures import apply_layout
+from winnow.report.figures import COUNTED_IN, apply_layout
 from winnow.report.markup import bullet_list, figure_html, html_table, paragraph, section, side_by_side, subheading
 from winnow.report.number_format import MISSING, MeanAndSd, mean_sd_text, score_text
 from winnow.report.plot_data import Groups, RunPlotData
@@ -60,9 +60,10 @@ def loss_curves(groups: Groups) -> go.Figure:
                     name=name if len(groups) == 1 else f"{escape(algorithm)}, {name}",
                     mode="lines",
                     line={"color": colour(place if len(groups) == 1 else index), "dash": dash, "width": 2},
+                    meta="loss" if data == TRAINING else f"{data}.loss",
                 )
             )
-    figure.update_layout(xaxis_title="Round", yaxis_title="Loss", hovermode="closest")
+    figure.update_layout(xaxis_title="Round", yaxis_title="Loss", hovermode="closest", meta=COUNTED_IN["Round"])
     figure.update_yaxes(rangemode="tozero")
     return apply_layout(figure, height=340)
 

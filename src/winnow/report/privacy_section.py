@@ -58,6 +58,7 @@ def spent_by_round(groups: Groups) -> go.Figure:
                 figure.add_trace(_line(run, name, _called(algorithm, run, name), colour(index)))
     figure.update_xaxes(title="Round")
     figure.update_yaxes(title="ε", rangemode="tozero")
+    figure.update_layout(meta=figures.COUNTED_IN["Round"])
     return figures.apply_layout(figure, height=300)
 
 
@@ -65,7 +66,8 @@ def _line(run: RunPlotData, guarantee: str, called: str, ink: str) -> go.Scatter
     known = [(point.round, point.value(PRIVACY, guarantee)) for point in run.points]
     told = [(number, value) for number, value in known if value is not None]
     x, y = [number for number, _ in told], [value for _, value in told]
-    return go.Scatter(x=x, y=y, name=called, mode="lines+markers", line={"color": ink}, showlegend=True)
+    line, meta = {"color": ink}, f"{PRIVACY}.{guarantee}"
+    return go.Scatter(x=x, y=y, name=called, mode="lines+markers", line=line, showlegend=True, meta=meta)
 
 
 def _called(algorithm: str, run: RunPlotData, guarantee: str) -> str:

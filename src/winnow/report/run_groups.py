@@ -14,6 +14,7 @@ ENGINE, PRECISION = "engine.", "engine.precision"
 
 MOST_DIFFERENCES = 3
 LONGEST_NAME = 64
+NOT_SET = "none"
 
 FlatConfig: TypeAlias = Mapping[str, Any]
 """A configuration by key paths, such as `select.alpha`."""
@@ -46,7 +47,7 @@ def group_plot_data(runs: Sequence[tuple[RunView, RunPlotData]]) -> dict[str, li
     """
     groups: list[_Group] = []
     for view, run in runs:
-        settings = _settings(view) if len(runs) > 1 else {}
+        settings = experiment_settings(view) if len(runs) > 1 else {}
         alike = [g for g in groups if (g.algorithm, g.settings) == (view.label.algorithm, settings)]
         if any(group.contains(view, run) for group in alike):
             continue
@@ -62,7 +63,8 @@ def _same_folder(one: RunView, other: RunView) -> bool:
     return one.path is not None and other.path is not None and one.path.resolve() == other.path.resolve()
 
 
-def _settings(view: RunView) -> FlatConfig:
+def experiment_settings(view: RunView) -> FlatConfig:
+    """What makes a run the experiment that it is, by key paths."""
     return {
         key: value
         for key, value in _flat(view.config)
@@ -89,7 +91,7 @@ def _names(groups: Sequence[_Group]) -> list[str]:
 
 def _name(group: _Group, rivals: Sequence[_Group]) -> str:
     different = _differences(group.settings, [other.settings for other in rivals])
-    name = ", ".join([group.algorithm, *(f"{key}={_text(value)}" for key, value in different.items())])
+    name = ", ".join([group.algorithm, *(f"{key}={setting_text(value)}" for key, value in different.items())])
     if 0 < len(different) <= MOST_DIFFERENCES and len(name) <= LONGEST_NAME:
         return name
     view, _ = next(iter(group.runs.values()))
@@ -111,9 +113,9 @@ def _differences(own: FlatConfig, all_settings: Sequence[FlatConfig]) -> FlatCon
     return different
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
     if value is None:
-        return "none"
+        return NOT_SET
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -31,6 +31,8 @@ async def _messages(session: Session, look: Look, seconds: float) -> AsyncIterat
         while True:
             found = await anyio.to_thread.run_sync(look)
             if found is not None:
+                if "id" in found:  # which a browser says when it comes back
+                    yield f"id: {found['id']}\n".encode()
                 yield b"data: " + msgspec.json.encode(found, enc_hook=json_default) + b"\n\n"
                 quiet = 0.0
                 if found.get("ended"):

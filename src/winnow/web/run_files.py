@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from winnow.core import RunError
 from winnow.runs import file_names
@@ -54,15 +55,13 @@ def check_run_file(path: Path) -> bool:
     return True
 
 
-def read_download(folder: Path, name: str) -> bytes | None:
-    """The content of a file that may be downloaded; None where there is none. A link put there meanwhile is refused
+def open_download(folder: Path, name: str) -> BinaryIO | None:
+    """A file that may be downloaded, opened; None where there is none. A link that was put there meanwhile is refused
     by the system itself.
     """
     if name not in DOWNLOADS or not check_run_file(folder / name):
         return None
     try:
-        handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.fdopen(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     except OSError as error:
         raise RunError(f"{name} cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
-        return file.read(SIZE_LIMITS[name])

@@ -8,10 +8,13 @@ import uvicorn
 
 from winnow.core import ConfigError
 from winnow.web.app import create_app
+from winnow.web.comparison_page import comparison_pages
 from winnow.web.page_layout import PageSet
+from winnow.web.question_list_page import question_list_pages
 from winnow.web.request_guard import Access
 from winnow.web.run_index import RunIndex
 from winnow.web.run_list_page import run_list_pages
+from winnow.web.run_page import run_pages
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 MAX_CONNECTIONS = 200
@@ -23,7 +26,7 @@ def run_page_sets(folders: Sequence[Path]) -> list[PageSet]:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; name one with runs")
     index = RunIndex(folders)
-    return [run_list_pages(index)]
+    return [make(index) for make in (run_list_pages, question_list_pages, run_pages, comparison_pages)]
 
 
 def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready: Callable[[str], object]) -> None:

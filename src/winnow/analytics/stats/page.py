@@ -36,6 +36,11 @@ def write_statistics_page(report: StatisticsReport, path: Path) -> Path:
 
 
 def statistics_page(report: StatisticsReport) -> str:
+    return page(*statistics_parts(report))
+
+
+def statistics_parts(report: StatisticsReport) -> tuple[str, str, str]:
+    """The page's title, the line below it, and its sections."""
     answer = report.answer
     owners = answer["owners"]
     by = f", by {', '.join(answer['by'])}" if answer["by"] else ""
@@ -53,7 +58,7 @@ def statistics_page(report: StatisticsReport) -> str:
         pieces.append(section("Tests", bullet_list(test_lines(report)), *curves))
     if answer["per_owner"]:
         pieces.append(section("By owner", _owners(report)))
-    return page(f"Statistics of {answer['table']}", lead, "".join(pieces))
+    return f"Statistics of {answer['table']}", lead, "".join(pieces)
 
 
 def summary_html(report: StatisticsReport) -> str:

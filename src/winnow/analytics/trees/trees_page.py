@@ -1,7 +1,6 @@
 """The page of boosted trees."""
 
 from html import escape
-from pathlib import Path
 
 import plotly.graph_objects as go
 
@@ -9,22 +8,14 @@ from winnow.analytics.trees.boosted_trees import BoostedTrees
 from winnow.core.join_names import counted
 from winnow.report.colours import colour, translucent
 from winnow.report.figures import apply_layout
-from winnow.report.html_page import page
 from winnow.report.markup import bullet_list, card, cards, figure_html, html_table, section, side_by_side
 from winnow.report.number_format import number_text
-from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
 MAX_BARS = 30
 
 
-def write_trees_page(trees: BoostedTrees, path: Path) -> Path:
-    with one_line_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(path, trees_page(trees))
-    return path
-
-
-def trees_page(trees: BoostedTrees) -> str:
+def trees_parts(trees: BoostedTrees) -> tuple[str, str, str]:
+    """The page's title, the line below it, and its sections."""
     answer = trees.answer
     plots = [
         figure_html(curve_figure(trees), f"The loss ({answer['metric']}) after each round."),
@@ -42,7 +33,7 @@ def trees_page(trees: BoostedTrees) -> str:
     importance = [[name, f"{share:.2%}"] for name, share in trees.importance.items()]
     predicts = f"They predict {answer['target']}"
     classes = f": {', '.join(trees.classes)}" if trees.classes else ""
-    return page(
+    return (
         f"Trees over {answer['table']}",
         f"{predicts}{classes}",
         section("Overview", cards(pieces), bullet_list(trees.notes()), side_by_side(*plots))

@@ -28,6 +28,11 @@ def write_truth_page(report: TruthReport, path: Path) -> Path:
 
 
 def truth_page(report: TruthReport) -> str:
+    return page(*truth_parts(report))
+
+
+def truth_parts(report: TruthReport) -> tuple[str, str, str]:
+    """The page's title, the line below it, and its sections."""
     answer = report.answer
     plots = []
     if any(record["trust"] is not None for record in report.participants):
@@ -38,7 +43,7 @@ def truth_page(report: TruthReport) -> str:
         section("Items", html_table(_caption("items", report.items), *item_cells(report), texts=("truth",))),
         section("Participants", html_table(_caption("participants", report.participants), *participant_cells(report))),
     )
-    return page(
+    return (
         "Truth discovery",
         _lead(report),
         section("Overview", _cards(answer), bullet_list(truth_notes(report)), side_by_side(*plots)) + "".join(tables),

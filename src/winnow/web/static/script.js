@@ -30,6 +30,23 @@ async function reloadPart(part) {
   document.querySelector("header p").textContent = page.querySelector("header p").textContent;
 }
 
+function showFact(part, name, text) {
+  const place = [...part.querySelectorAll("[data-fact]")].find(each => each.dataset.fact === name);
+  if (place) place.textContent = text;
+}
+
+// New rows of metrics.csv, at the ends of those lines that say which column they show.
+function addRows(plot, rows) {
+  const along = plot.layout.meta?.x, per = plot.layout.meta?.per;
+  if (!along) return;
+  plot.data.forEach((line, place) => {
+    const known = rows.filter(row => typeof row[line.meta] === "number");
+    if (!known.length) return;
+    const x = known.map(row => row[along] / per), y = known.map(row => row[line.meta]);
+    Plotly.extendTraces(plot, {x: [x], y: [y]}, [place]);
+  });
+}
+
 function follow(part) {
   const stream = new EventSource(part.dataset.live);
   stream.onopen = () => tell("");
@@ -39,7 +56,10 @@ function follow(part) {
   stream.onmessage = event => {
     const news = JSON.parse(event.data);
     if (news.reload) reloadPart(part);
+    for (const [name, text] of Object.entries(news.facts ?? {})) showFact(part, name, text);
+    if (news.rows?.length) drawn.then(() => plots.forEach(plot => addRows(plot, news.rows)));
     if (news.ended) stream.close();
+    if (news.restart) location.reload();
   };
 }
 
