@@ -122,7 +122,7 @@ def test_a_site_that_is_gone_for_good_is_named_and_nothing_is_answered(
             gone.append("north")
 
     with pytest.raises(RunError, match="north"):
-        connection.ask(QUESTION, timeout=5, on_event=on_event)
+        connection.ask(QUESTION, timeout=30, on_event=on_event)
     assert gone
     world.start("north")
     eventually(lambda: all(site.connected for site in connection.sites()))
