@@ -40,6 +40,7 @@ from winnow.deploy.wire.messages import (
     ListSites,
     Poll,
     PutBlob,
+    ReadAudit,
     Resources,
     SubmitJob,
     SubmitResult,
@@ -167,6 +168,7 @@ def test_a_clock_that_is_wrong_is_noted_and_does_not_matter(world: World, caplog
         GetStatus(),
         ListSites(),
         AbortJob(job="job"),
+        ReadAudit(),
         SubmitJob(job="x", bundle=Blob(digest="0" * 64, size=1)),
     ],
 )

@@ -1,12 +1,20 @@
 """`winnow query budget`: what owners have left of a person's privacy budget for a table. It opens nothing."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from winnow.analytics.permissions import Permission
 from winnow.analytics.question import Answer, MergedTerms, Question
 
 if TYPE_CHECKING:
     from winnow.analytics.program import Program
+
+
+def budget_text(told: Mapping[str, Any]) -> str:
+    """What one owner told, for people."""
+    if "epsilon" not in told:
+        return "no noise demanded"
+    return f"{float(told['left']):g} of {float(told['epsilon']):g} (δ = {float(told['delta']):g})"
 
 
 class BudgetQuestion(Question):

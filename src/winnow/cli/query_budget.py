@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Answer
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def show_budgets(federation: Path | None, kit: Path | None, *, as_json: bool) -> None:
     """One row for each table and owner; a table whose owners tell nothing is one line on standard error."""
     from winnow.analytics.answers import answer_errors
+    from winnow.analytics.budget_question import budget_text
     from winnow.cli.console import stdout_console, write_json
     from winnow.terminal_tables import table
 
@@ -18,17 +19,11 @@ def show_budgets(federation: Path | None, kit: Path | None, *, as_json: bool) ->
         told = [
             {"table": answer["table"], **each} for answer in _answers(federation, kit) for each in answer["budgets"]
         ]
-        rows = [(each["table"], each["owner"], _left(each)) for each in told]
+        rows = [(each["table"], each["owner"], budget_text(each)) for each in told]
     if as_json:
         write_json(told)
     elif rows:
         stdout_console().print(table(("Table", "Owner", "ε left"), rows, numbers=False))
-
-
-def _left(told: dict[str, Any]) -> str:
-    if "epsilon" not in told:
-        return "no noise demanded"
-    return f"{float(told['left']):g} of {float(told['epsilon']):g} (δ = {float(told['delta']):g})"
 
 
 def _answers(federation: Path | None, kit: Path | None) -> "Iterator[Answer]":

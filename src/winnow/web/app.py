@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from winnow.core import WinnowError
 from winnow.core.untrusted_text import one_line
+from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.web.page_layout import PageSet, page_response, shared_files
 from winnow.web.request_guard import Access, RequestGuard
 from winnow.web.sessions import TooMany
@@ -29,6 +30,7 @@ def create_app(access: Access, page_sets: Sequence[PageSet]) -> RequestGuard:
     app.include_router(shared_files)
     app.add_api_route("/logout", _log_out, methods=["POST"])
     app.add_exception_handler(WinnowError, _refused)
+    app.add_exception_handler(RequestRefusedError, _not_allowed)
     app.add_exception_handler(TooMany, _too_many)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _no_page)
@@ -47,6 +49,11 @@ def _log_out(request: Request) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     return page_response(request, title="This cannot be shown", lead=one_line(error), status=400)
+
+
+def _not_allowed(request: Request, error: Exception) -> Response:
+    """A federation's server refused: its policy decides what a person may see."""
+    return page_response(request, title="Not for you", lead=one_line(error), status=403)
 
 
 def _too_many(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -16,6 +17,9 @@ from winnow.web.run_index import RunIndex
 from winnow.web.run_list_page import run_list_pages
 from winnow.web.run_page import run_pages
 
+if TYPE_CHECKING:
+    from winnow.deploy.client.connection import Connection
+
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 MAX_CONNECTIONS = 200
 
@@ -27,6 +31,16 @@ def run_page_sets(folders: Sequence[Path]) -> list[PageSet]:
             raise ConfigError(f"{folder}: no such folder; name one with runs")
     index = RunIndex(folders)
     return [make(index) for make in (run_list_pages, question_list_pages, run_pages, comparison_pages)]
+
+
+def federation_page_sets(connection: "Connection", *, control: bool) -> list[PageSet]:
+    """The pages about a federation, as the connection's owner may see it."""
+    from winnow.web.federation_actions import federation_actions  # noqa: PLC0415 - runs alone need no deployment
+    from winnow.web.federation_pages import federation_pages  # noqa: PLC0415
+    from winnow.web.federation_view import FederationView  # noqa: PLC0415
+
+    view = FederationView(connection, control=control)
+    return [federation_pages(view), federation_actions(view)]
 
 
 def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready: Callable[[str], object]) -> None:

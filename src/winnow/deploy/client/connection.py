@@ -23,6 +23,7 @@ from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
+    AuditPage,
     Blob,
     ControlSite,
     FollowLog,
@@ -34,6 +35,7 @@ from winnow.deploy.wire.messages import (
     ListJobs,
     ListSites,
     LogLine,
+    ReadAudit,
     Request,
     ServerStatus,
     SiteInfo,
@@ -172,6 +174,10 @@ class Connection:
 
     def status(self) -> ServerStatus:
         return self._ask(GetStatus(), ServerStatus)
+
+    def audit_page(self, first: int) -> AuditPage:
+        """Entries of the server's audit log from this number on, unchecked; `FetchedAudit` checks all of them."""
+        return self._ask(ReadAudit(first=first), AuditPage)
 
     def close(self) -> None:
         self._link.close()

@@ -7,6 +7,7 @@ import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from cryptography import x509
 from winnow.core import ConfigError
 from winnow.core.installed_package import installed_version
 from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
+from winnow.deploy.server.audit_reading import audit_page
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
@@ -140,6 +142,7 @@ class WinnowServer:
                 job_days=self.config.job_days,
             ),
             audit=_audit_writer(audit, self._kit),
+            read_audit=partial(audit_page, audit),
             runner=self._runner,
             warm_runner=warm_runner,
             count_traffic=traffic,

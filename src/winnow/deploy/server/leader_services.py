@@ -10,6 +10,7 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.sandbox.isolation import sandbox_unavailable_reason
+from winnow.deploy.server.audit_reading import AuditReading
 from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.blob_transfers import UPLOAD_EXPIRY_SECONDS, BlobTransfers
 from winnow.deploy.server.config import ServerConfig
@@ -47,6 +48,7 @@ class ServerResources:
     database: Database
     trust: ServerTrust
     audit: AuditWriter
+    read_audit: AuditReading
     runner: str
     """The module, or file, that runs a job."""
     warm_runner: WarmRunner
@@ -108,6 +110,7 @@ class Leader:
                 transfers=self.transfers,
             ),
             site_control=self.control,
+            read_audit=resources.read_audit,
         )
         self._heartbeat = config.heartbeat
 

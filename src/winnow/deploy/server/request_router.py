@@ -25,6 +25,7 @@ from winnow.deploy.wire.messages import (
     LogLine,
     Poll,
     PutBlob,
+    ReadAudit,
     Request,
     Response,
     ServerStatus,
@@ -122,6 +123,8 @@ class RequestRouter:
                 return await self._status(leader, peer)
             case GetJobResult():
                 return await commands.result(peer, request)
+            case ReadAudit():
+                return await commands.audit(peer, request)
         raise RequestRefusedError(f"a person may not send {type(request).__name__}")
 
     async def _status(self, leader: Leader, peer: Peer) -> ServerStatus:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from winnow.core import WinnowError
+from winnow.deploy.server.audit_reading import AuditReading
 from winnow.deploy.server.blob_transfers import BlobTransfers
 from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.database_writes import ENDED, RUNNING
@@ -25,6 +26,7 @@ from winnow.deploy.wire.message_codec import MAX_MESSAGE
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
+    AuditPage,
     Blob,
     ControlSite,
     FollowLog,
@@ -34,6 +36,7 @@ from winnow.deploy.wire.messages import (
     JobResult,
     ListJobs,
     LogLine,
+    ReadAudit,
     Resources,
     SiteInfo,
     SiteList,
@@ -57,6 +60,7 @@ class UserCommands:
     transfers: BlobTransfers
     submission: JobSubmission
     site_control: SiteControl
+    read_audit: AuditReading
 
     async def authorise(
         self, peer: Peer, command: Command, target: CommandTarget = NO_TARGET, *, audit_rejections_only: bool = False
@@ -179,6 +183,10 @@ class UserCommands:
             free=msgspec.msgpack.decode(row.resources, type=Resources) if connection is None else connection.free,
             jobs=[] if session is None else sorted(session.participations),
         )
+
+    async def audit(self, peer: Peer, request: ReadAudit) -> AuditPage:
+        await self.authorise(peer, "audit")
+        return await asyncio.to_thread(self.read_audit, request.first)
 
     async def control(self, peer: Peer, request: ControlSite) -> Acknowledgement:
         rows = {row.site: row for row in await asyncio.to_thread(self.queries.sites)}

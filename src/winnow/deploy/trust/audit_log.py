@@ -121,6 +121,13 @@ class AuditLog:
     def close(self) -> None:
         self._store.close()
 
+    def lines(self) -> Iterator[bytes]:
+        """The entries as they were written."""
+        return self._store.lines()
+
+    def head(self) -> ChainHead | None:
+        return self._store.head()
+
     def sign_head(self, entry: AuditEntry) -> ChainHead:
         """The head of a chain that ends with this entry."""
         at = self._now()

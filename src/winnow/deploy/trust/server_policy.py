@@ -10,8 +10,10 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
 from winnow.deploy.trust.watched_file import WatchedFile
 
-Command: TypeAlias = Literal["status", "sites", "jobs", "logs", "download", "submit", "abort", "control"]
-"""`control` is to stop or restart a site's agent. To clone a job is to download it and to submit it again."""
+Command: TypeAlias = Literal["status", "sites", "jobs", "logs", "download", "submit", "abort", "control", "audit"]
+"""`control` is to stop or restart a site's agent, `audit` to read the server's audit log.
+To clone a job is to download it and to submit it again.
+"""
 
 DEFAULT_SERVER_POLICY = """
 [[allow]]

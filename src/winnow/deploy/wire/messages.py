@@ -29,6 +29,8 @@ Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 ClientName: TypeAlias = Annotated[str, Meta(max_length=MAX_CLIENT_NAME)]
 """What a site calls one of its clients: text for people, which identifies nobody."""
+AuditLine: TypeAlias = Annotated[bytes, Meta(max_length=262_144)]
+"""An entry of an audit log as it was written."""
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 PowerOfTwo: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -367,6 +369,19 @@ class ServerStatus(WireMessage, frozen=True, kw_only=True):
     """What an operator should know about running jobs, one line each."""
 
 
+class ReadAudit(WireMessage, frozen=True, kw_only=True):
+    """Ask for entries of the server's audit log, from this number on."""
+
+    first: Annotated[int, Meta(ge=1, le=2**53)] = 1
+
+
+class AuditPage(WireMessage, frozen=True, kw_only=True):
+    """As many entries as fit one message, and the signed head (JSON) of the log as it was before they were read."""
+
+    lines: list[AuditLine]
+    head: Annotated[bytes, Meta(max_length=MAX_TEXT)] = b""
+
+
 class GetJobResult(WireMessage, frozen=True, kw_only=True):
     """Ask what there is to download of a job."""
 
@@ -430,6 +445,7 @@ Request: TypeAlias = (
     | ControlSite
     | GetStatus
     | GetJobResult
+    | ReadAudit
 )
 Response: TypeAlias = (
     Welcome
@@ -439,6 +455,7 @@ Response: TypeAlias = (
     | SiteList
     | ServerStatus
     | JobResult
+    | AuditPage
     | Acknowledgement
     | RequestRefusal
 )

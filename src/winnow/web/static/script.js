@@ -64,3 +64,21 @@ function follow(part) {
 }
 
 document.querySelectorAll("[data-live]").forEach(follow);
+
+// Buttons that change something: the reader confirms, the server decides, and its answer is told.
+document.addEventListener("click", async event => {
+  const button = event.target.closest("button[data-post]");
+  if (!button || !confirm(button.dataset.confirm)) return;
+  button.disabled = true;
+  tell("Asked; waiting for the answer.");
+  const headers = {"content-type": "application/json", "x-csrf-token": csrfToken()};
+  try {
+    const answer = await fetch(button.dataset.post, {method: "POST", headers, body: "{}"});
+    const isJson = (answer.headers.get("content-type") ?? "").startsWith("application/json");
+    tell(isJson ? (await answer.json()).note : await answer.text());
+    if (answer.ok) setTimeout(() => location.reload(), 1500);
+  } catch {
+    tell("The connection is lost; nothing is known of the outcome.");
+  }
+  button.disabled = false;
+});
