@@ -102,7 +102,7 @@ class TableWorld:
 
     def terms(self, question: Question, **changes: object) -> MergedTerms:
         """What all sites' terms come to, worked out here."""
-        allow = ("statistics", "correlation", "fit", "trees")
+        allow = ("statistics", "correlation", "fit", "trees", "aggregate")
         own = {
             site: QueryTerms(declaration=self.table(site).declaration, allow=allow, **changes) for site in self.sites
         }

@@ -1,8 +1,4 @@
-"""Aggregates from what was opened of a group: AVG = Σ/n, VAR and CORR from sums about the middle of the bounds.
-
-Of a sample of a part p of all rows, counts and sums are divided by p. Their standard errors are √(n(1 − p))/p and
-√((1 − p)Σx²)/p, that of a mean is s·√((1 − p)/n).
-"""
+"""Aggregates from what was opened of a group: AVG = Σ/n, VAR and CORR from sums about the middle of the bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,21 +21,15 @@ class Estimate:
 class AggregateValues:
     opened: Opened
     count_bits: int
-    sample: float | None
 
     def estimate(self, aggregate: QueryAggregate, group: int) -> Estimate:
         """Of everything but what is searched for."""
         rows = self.opened[count_of(aggregate), group]
         if aggregate.function == "count":
-            return self._count(rows)
+            return Estimate(rows)
         if aggregate.function == "corr":
             return Estimate(self._correlation(aggregate, group, rows))
         return {"sum": self._sum, "avg": self._mean}.get(aggregate.function, self._spread)(aggregate, group, rows)
-
-    def _count(self, rows: int) -> Estimate:
-        if self.sample is None:
-            return Estimate(rows)
-        return Estimate(round(rows / self.sample), sqrt(rows * (1 - self.sample)) / self.sample)
 
     def _units(self, aggregate: QueryAggregate, group: int, power: int) -> int:
         summand = Summand(rows=count_of(aggregate).rows, arguments=aggregate.arguments, power=power)
@@ -56,25 +46,10 @@ class AggregateValues:
         return fraction_bits(self.count_bits)
 
     def _sum(self, aggregate: QueryAggregate, group: int, rows: int) -> Estimate:
-        if not rows:
-            return Estimate(None)
-        total, column = self._total(aggregate, group, rows), aggregate.arguments[0].column
-        if self.sample is None:
-            return Estimate(total)
-        units = self._units(aggregate, group, 1) / 2.0**self._bits
-        squares = self._units(aggregate, group, 2) / 2.0**self._bits
-        sum_of_squares = rows * column.middle**2 + 2 * column.middle * column.range * units + column.range**2 * squares
-        error = sqrt(max(0.0, (1 - self.sample) * sum_of_squares)) / self.sample
-        scaled = total / self.sample
-        return Estimate(round(scaled) if column.whole else scaled, error)
+        return Estimate(self._total(aggregate, group, rows) if rows else None)
 
     def _mean(self, aggregate: QueryAggregate, group: int, rows: int) -> Estimate:
-        if not rows:
-            return Estimate(None)
-        mean = self._total(aggregate, group, rows) / rows
-        if self.sample is None:
-            return Estimate(mean)
-        return Estimate(mean, self._deviation(aggregate, group, rows) * sqrt((1 - self.sample) / rows))
+        return Estimate(self._total(aggregate, group, rows) / rows if rows else None)
 
     def _deviation(self, aggregate: QueryAggregate, group: int, rows: int) -> float:
         first, second = (self._units(aggregate, group, power) for power in (1, 2))

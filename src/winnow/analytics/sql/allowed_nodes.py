@@ -140,6 +140,8 @@ def check_nodes(tree: exp.Expr) -> None:
                 raise refused(node, f"{_argument(node, name, value)} is not supported")
         if isinstance(node, tuple(AGGREGATES)) and node.this is None:
             raise refused(node, f"{_called(node)} lacks what it is about; write COUNT(*), or a column")
+        if isinstance(node, exp.Func) and any(not node.args.get(each) for each in node.required_args):
+            raise refused(node, f"{_called(node)} has too few arguments")
         if isinstance(node, exp.Join) and (node.side or node.kind) not in JOINS:
             raise refused(node, f"{one_line(node.side or node.kind)} JOIN is not supported; INNER JOIN is")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:

@@ -15,8 +15,10 @@ from winnow.analytics.sql.opened_sums import open_sums
 from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
 from winnow.analytics.sql.public_values import open_public_values
-from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, QueryKey, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SEARCHES, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sets import decide_sets, sets_of
+from winnow.analytics.sql.sampled_sums import SampleScale, open_sampled
+from winnow.analytics.sql.table_sample import check_drawn_owners
 from winnow.analytics.stats.suppression import EMPTY, SHOWN
 from winnow.core import DataError
 
@@ -25,7 +27,9 @@ MAX_GROUPS = 5_000
 
 def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
-    selection = RowSelection(plan, terms.tables(plan.tables))
+    if plan.sample is not None and plan.sample.method == "SYSTEM":
+        check_drawn_owners(plan.sample, len(terms.owners), terms.least_owners)
+    selection = RowSelection(plan, terms.tables(plan.tables), len(terms.owners))
     if plan.first is not None:
         selection.end = yield from open_first(plan.first, selection, terms.minimum)
     groups = yield from _open_groups(plan, selection)
@@ -39,16 +43,20 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
         told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
         shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
         sampled = plan.sample is not None
-        opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, decided.bits, sampled)
-        values = AggregateValues(opened=opened, count_bits=decided.bits, sample=plan.sample)
+        opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, decided.bits, sampled=sampled)
+        values = AggregateValues(opened=opened, count_bits=decided.bits)
         searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, decided.bits)
         ordered = yield from over_selected(searched, selected)
         distinct = yield from open_distinct(plan, shown, selected, terms.minimum)
         estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
-        for aggregate in (each for each in plan.aggregates if each.function not in (*SEARCHES, DISTINCT)):
+        elsewhere = (*SEARCHES, DISTINCT, *(SAMPLED if sampled else ()))
+        for aggregate in (each for each in plan.aggregates if each.function not in elsewhere):
             for group in told[aggregate.name]:
                 estimates[aggregate.name, group] = values.estimate(aggregate, group)
         estimates |= ordered | distinct
+        if plan.sample is not None:
+            scale = SampleScale(sample=plan.sample, count_bits=decided.bits, owners=len(terms.owners))
+            estimates |= yield from open_sampled(plan.aggregates, told, selected, scale)
         left_out, outside = decided.small_groups, decided.outside
         hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
         hidden += sum(each.value is None for each in distinct.values())

@@ -32,7 +32,7 @@ def matched_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]
     told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
     shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
     opened, told = yield from open_matched_sums(join, shown, decided)
-    values = AggregateValues(opened=opened, count_bits=decided.bits, sample=None)
+    values = AggregateValues(opened=opened, count_bits=decided.bits)
     estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
     for aggregate in plan.aggregates:
         for group in told[aggregate.name]:

@@ -31,7 +31,7 @@ def open_matched_sums(
     for aggregate in join.plan.aggregates:
         sets = sets_behind(aggregate)
         told[aggregate.name] = [group for group in shown if group in empty or decided.told(sets, group)]
-        for summand in summands_of(aggregate, decided.bits, sampled=False):
+        for summand in summands_of(aggregate, decided.bits):
             wanted.update(dict.fromkeys((summand, group) for group in told[aggregate.name]))
     opened = {each: 0 for each in wanted if each[1] in empty}
     asked = [each for each in wanted if each not in opened]

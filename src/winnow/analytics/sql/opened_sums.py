@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.sql.owner_rows import QueryGroups, SelectedRows
-from winnow.analytics.sql.query_plan import DISTINCT, SPREADS, Argument, QueryAggregate
+from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SPREADS, Argument, QueryAggregate
 from winnow.analytics.sql.row_sets import DecidedSets, RowSet, counted_rows, sets_behind
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.moments import fixed, fraction_bits
@@ -63,8 +63,8 @@ def exact_total(argument: Argument, count_bits: int) -> bool:
     return argument.column.whole and int(largest).bit_length() + count_bits <= 61
 
 
-def summands_of(aggregate: QueryAggregate, count_bits: int, sampled: bool) -> list[Summand]:
-    """What an aggregate is worked out from; of a sample squares too, for its error."""
+def summands_of(aggregate: QueryAggregate, count_bits: int) -> list[Summand]:
+    """What an aggregate is worked out from."""
     if aggregate.function == DISTINCT:
         return []
     rows = count_of(aggregate)
@@ -72,12 +72,9 @@ def summands_of(aggregate: QueryAggregate, count_bits: int, sampled: bool) -> li
         pair = [Summand(rows=rows.rows, arguments=aggregate.arguments, power=each) for each in range(PAIR_SUMS)]
         return [rows, *pair]
     powers = {"sum": (1,), "avg": (1,), **dict.fromkeys(SPREADS, (1, 2))}.get(aggregate.function, ())
-    if powers and sampled:
-        powers = (1, 2)
     found = [Summand(rows=rows.rows, arguments=aggregate.arguments, power=each) for each in powers]
     if aggregate.function in ("sum", "avg") and exact_total(aggregate.arguments[0], count_bits):
-        whole = Summand(rows=rows.rows, arguments=aggregate.arguments)
-        found = [whole, *(found if sampled else ())]
+        found = [Summand(rows=rows.rows, arguments=aggregate.arguments)]
     return [rows, *found]
 
 
@@ -87,14 +84,19 @@ def open_sums(
     selected: SelectedRows,
     decided: DecidedSets,
     count_bits: int,
+    *,
     sampled: bool,
 ) -> Program[tuple[Opened, dict[str, list[int]]]]:
-    """What is opened, and the groups in which each aggregate is told."""
+    """What is opened, and the groups in which each aggregate is told. A sample's have sums of their own
+    (`sampled_sums.py`).
+    """
     told: dict[str, list[int]] = {}
     wanted: dict[tuple[Summand, int], None] = {}
     for aggregate in aggregates:
         told[aggregate.name] = [group for group in shown if decided.told(sets_behind(aggregate), group)]
-        for summand in summands_of(aggregate, count_bits, sampled):
+        if sampled and aggregate.function in SAMPLED:
+            continue
+        for summand in summands_of(aggregate, count_bits):
             wanted.update(dict.fromkeys((summand, group) for group in told[aggregate.name]))
     bits, asked = fraction_bits(count_bits), list(wanted)
     summands = list(dict.fromkeys(summand for summand, _ in asked))

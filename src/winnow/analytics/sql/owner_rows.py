@@ -14,13 +14,16 @@ from winnow.analytics.sql.duckdb_engine import add_table, connection
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
 from winnow.analytics.sql.join_units import UNIT
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
+from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.core import DataError, stream
+from winnow.core import DataError
 
 Group: TypeAlias = tuple[str | None, ...]
 GROUP = "group"
+WEIGHT = "weight"
+"""The column of a sample that says how many rows each of its rows stands for."""
 T = TypeVar("T")
 
 
@@ -103,8 +106,8 @@ def _after_selection(local: Local, selected: SelectedRows) -> Local:
 class RowSelection:
     """Selects an owner's rows by a plan."""
 
-    def __init__(self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration]) -> None:
-        self._plan, self._declarations = plan, declarations
+    def __init__(self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration], owners: int = 1) -> None:
+        self._plan, self._declarations, self._owners = plan, declarations, owners
         self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
         self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
         self.end: Place | None = None
@@ -112,6 +115,8 @@ class RowSelection:
         columns = selected_columns((*plan.arguments, *plan.indicators))
         for name in plan.identifiers:
             columns[name] = ColumnDeclaration(level="private")
+        if plan.sample is not None:
+            columns[WEIGHT] = ColumnDeclaration(level="public", type="number")
         if plan.counted != "rows":
             columns[UNIT] = ColumnDeclaration(level="private", type="integer")
         self._selected = TableDeclaration(columns=columns)
@@ -122,11 +127,13 @@ class RowSelection:
         if self.end is not None:
             rows = rows.filter(arrow.array(not_beyond(self.ranks(table), self.end)))
         codes = group_codes([rows.column(key.name) for key in self._plan.keys], groups, rows.num_rows)
+        if self._plan.sample is not None:
+            rows, codes = self._weighted(self._plan.sample, rows, codes)
         kept = codes >= 0
         columns = {GROUP: arrow.array(codes[kept])}
         for each in (*self._plan.arguments, *self._plan.indicators):
             columns[each.name] = rows.column(each.name).filter(arrow.array(kept))
-        for name in self._plan.identifiers:
+        for name in (*self._plan.identifiers, *([] if self._plan.sample is None else [WEIGHT])):
             columns[name] = rows.column(name).filter(arrow.array(kept))
         if self._plan.counted == "rows":
             return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), int((~kept).sum())
@@ -134,6 +141,16 @@ class RowSelection:
         units = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
         columns[UNIT] = arrow.array(units[kept].astype(np.int64))
         return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), len(np.unique(units[~kept]))
+
+    def _weighted(
+        self, sample: TableSample, rows: arrow.Table, codes: NDArray[np.int64]
+    ) -> tuple[arrow.Table, NDArray[np.int64]]:
+        """The rows of a sample, with how many each stands for; those by group are drawn here."""
+        weights = np.full(len(codes), sample.most if sample.method == "BERNOULLI" else 1.0)
+        if sample.by_group:
+            taken, weights = sample.of_groups(codes, self._plan.local_sql)
+            rows, codes = rows.filter(arrow.array(taken)), codes[taken]
+        return rows.append_column(WEIGHT, arrow.array(weights)), codes
 
     def ranks(self, table: OwnerTable) -> list[NDArray[np.int64]]:
         """Of the rows by each key of ORDER BY."""
@@ -161,7 +178,10 @@ class RowSelection:
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None
-        return execute_at_owner(table, self._declarations, sql, sample)
+        found = execute_at_owner(table, self._declarations, sql, sample)
+        if sample is None or sample.method != "SYSTEM" or sample.has_owner(sql, table.place, self._owners):
+            return found
+        return found.slice(0, 0)
 
 
 def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclaration]:
@@ -174,14 +194,13 @@ def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclarati
 
 
 def execute_at_owner(
-    table: OwnerTable, declarations: Mapping[str, TableDeclaration], sql: str, sample: float | None = None
+    table: OwnerTable, declarations: Mapping[str, TableDeclaration], sql: str, sample: TableSample | None = None
 ) -> arrow.Table:
     """What a statement selects of an owner's rows, or of a part of those of its first table."""
     (first, declaration), *others = declarations.items()
     rows = table.rows
-    if sample is not None:
-        drawn = stream(0, "TABLESAMPLE", sql, len(table)).random(len(table))
-        rows = rows.filter(arrow.array(drawn < sample))
+    if sample is not None and sample.method == "BERNOULLI":
+        rows = rows.filter(arrow.array(sample.uniform(sql, len(table))))
     try:
         with connection() as opened:
             add_table(opened, first, declaration, rows)

@@ -20,11 +20,11 @@ from winnow.analytics.sql.plan_aggregates import AggregateReader, function_name
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
 from winnow.analytics.sql.public_keys import public_key_sql
-from winnow.analytics.sql.query_plan import DISTINCT, SEARCHES, JoinSide, QueryAggregate, QueryKey, QueryPlan
+from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SEARCHES, JoinSide, QueryAggregate, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
-from winnow.analytics.sql.table_sample import take_sample
+from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
 
@@ -80,7 +80,7 @@ class _Planner:
     join: OwnerJoin | None
     opened: duckdb.DuckDBPyConnection
     tables: tuple[str, ...]
-    sample: float | None
+    sample: TableSample | None
     first: FirstRows | None
     reader: AggregateReader = field(init=False)
 
@@ -123,8 +123,7 @@ class _Planner:
             first=self.first,
             sides=sides,
         )
-        if self.sample is not None and plan.identifiers:
-            raise refused(self.tree, "COUNT(DISTINCT …) of a sample does not tell how many there are; leave one out")
+        self._check_sample(plan)
         if self._unit is not None and (ranked := [each for each in aggregates if each.level is not None]):
             node = self.reader.found[list(self.reader.found)[aggregates.index(ranked[0])]]
             raise refused(node, f"{function_name(node)} of a join is not supported: one row may be joined with many")
@@ -151,6 +150,20 @@ class _Planner:
         if self.join is not None:
             return chooses_by_private_column(self.tree, self.source, self.join)
         return chooses_by_private(self.tree, self.source)
+
+    def _check_sample(self, plan: QueryPlan) -> None:
+        if self.sample is None:
+            return
+        if plan.identifiers:
+            raise refused(self.tree, "COUNT(DISTINCT …) of a sample does not tell how many there are; leave one out")
+        if self.sample.method == "BERNOULLI":
+            return
+        if self.first is not None:
+            raise refused(self.tree, f"TABLESAMPLE {self.sample.method} and LIMIT in a subquery cannot be combined")
+        for each, node in zip(plan.aggregates, self.reader.found.values(), strict=True):
+            if each.function not in SAMPLED:
+                named = function_name(node.this if isinstance(node, exp.Filter) else node)
+                raise refused(node, f"{named} of a sample takes TABLESAMPLE BERNOULLI, not {self.sample.method}")
 
     def _outputs(self) -> Iterator[tuple[exp.Expr, str, bool]]:
         """Each expression of SELECT, its name, and whether that was given by AS."""

@@ -13,7 +13,7 @@ from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.row_sources import RowSource, limit_of, own_column, own_names, row_source, table_relation
 from winnow.analytics.sql.sql_text import parsed, tried, unique_names
-from winnow.analytics.sql.table_sample import take_sample
+from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
 
@@ -31,7 +31,7 @@ class RowsPlan:
     limit: int | None
     private: bool
     """Whether a private column stands in WHERE."""
-    sample: float | None
+    sample: TableSample | None
 
     @property
     def nearest(self) -> bool:
@@ -48,6 +48,8 @@ def _make_plan(sql: str, table: str, declared: str) -> RowsPlan:
     declaration = TableDeclaration.model_validate_json(declared)
     tree = parse_sql(sql)
     sample = take_sample(tree)
+    if sample is not None and sample.method != "BERNOULLI":
+        raise refused(tree, f"rows can be sampled by TABLESAMPLE BERNOULLI, not {sample.method}")
     source = row_source(tree, {table.lower(): table_relation(declaration)})
     if tree.args.get("having"):
         raise refused(tree.args["having"], "HAVING without GROUP BY or aggregates is not supported")

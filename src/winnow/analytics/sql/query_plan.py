@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from winnow.analytics.sql.plan_first_rows import FirstRows
+from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import NumberColumn
 
 Function: TypeAlias = Literal[
@@ -24,6 +25,8 @@ Function: TypeAlias = Literal[
 ]
 SPREADS = ("var", "var_pop", "stddev", "stddev_pop")
 DISTINCT = "count_distinct"
+SAMPLED = ("count", "sum", "avg")
+"""Functions whose error is known, of a sample."""
 SEARCHES = ("min", "max", "quantile", "quantile_cont")
 
 
@@ -116,8 +119,8 @@ class QueryPlan:
     """Columns with 1 where a condition of an argument holds, else 0."""
     private: bool
     """Whether a private column stands in the statement, and so in WHERE."""
-    sample: float | None
-    """The part of the rows that each owner takes, by chance."""
+    sample: TableSample | None
+    """The rows that each owner takes, by chance."""
     first: FirstRows | None = None
     """The statement is about the first rows of all owners."""
     sides: tuple[JoinSide, JoinSide] | None = None

@@ -156,6 +156,9 @@ def _needs(sql: str) -> frozenset[Permission]:
     tree, needed = parse_sql(sql), set[Permission]({"aggregate"})
     if tree.find(exp.Distinct):
         needed.add("match")
+    sample = tree.find(exp.TableSample)
+    if sample is not None and sample.args.get("method") and sample.args["method"].name.upper() == "SYSTEM":
+        needed.add("per-owner")  # its error tells how owners differ
     if tree.find(exp.Min, exp.Max):
         needed.add("extremes")
     ordered = [each.this for select in tree.find_all(exp.Select) for each in order_of(select)]

@@ -1,0 +1,141 @@
+"""Estimates from a sample, and how wrong they may be.
+
+A row of the sample stands for w rows, so Σw and Σwx estimate a count and a sum. Their variances and covariance are,
+where each row was drawn on its own with the chance 1/w (Horvitz and Thompson, 1952, with w for 1/π),
+
+    V(x, y) = Σ w (w − 1) x y,
+
+where n of the N rows of a group were drawn at an owner
+
+    V(x, y) = N² (1 − n/N) s(x, y)/n,
+
+and where m of M owners were drawn, with totals X and Y of each,
+
+    V(x, y) = M² (1 − m/M) s(X, Y)/m.
+
+Owners compute their part of it, and only sums over all of them are opened. That of a mean R = Σwx/Σw is, to first
+order, (V(x, x) − 2R V(x, 1) + R² V(1, 1))/(Σw)².
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2, sqrt
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.analytics.program import Program, Sum
+from winnow.analytics.sql.aggregate_values import Estimate
+from winnow.analytics.sql.owner_rows import WEIGHT, QueryGroups, SelectedRows
+from winnow.analytics.sql.query_plan import SAMPLED, QueryAggregate
+from winnow.analytics.sql.row_sets import counted_rows
+from winnow.analytics.sql.table_sample import TableSample
+from winnow.analytics.stats.moments import MAX_FRACTION_BITS, fixed
+
+if TYPE_CHECKING:
+    from winnow.analytics.tables.owner_table import OwnerTable
+
+SUMS = 5
+"""Σw, Σwu, V(1, 1), V(1, u), V(u, u); u is a number in units of its range."""
+Numbers: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleScale:
+    """How numbers of a sample become whole ones, and owners that were drawn all."""
+
+    sample: TableSample
+    count_bits: int
+    owners: int
+
+    @property
+    def bits(self) -> int:
+        """V is below n·w²: of all rows a quarter as many as that times 2⁶¹ fit."""
+        squares = self.count_bits + 2 * ceil(log2(self.sample.most))
+        return min(MAX_FRACTION_BITS, 60 - (2 * self.count_bits if self.sample.method == "SYSTEM" else squares))
+
+    @property
+    def drawn(self) -> int:
+        return self.sample.owners_drawn(self.owners)
+
+
+def open_sampled(
+    aggregates: Sequence[QueryAggregate], told: Mapping[str, list[int]], selected: SelectedRows, scale: SampleScale
+) -> Program[dict[tuple[str, int], Estimate]]:
+    """By aggregate and group, of those functions that have an error."""
+    asked = [(each, group) for each in aggregates if each.function in SAMPLED for group in told[each.name]]
+    chosen = list(dict.fromkeys(each for each, _ in asked))
+
+    def sums(table: "OwnerTable") -> NDArray[np.int64]:
+        rows = selected.rows(table)
+        own = {each.name: _local(each, rows, selected.groups, scale.sample) for each in chosen}
+        return fixed(np.array([own[each.name][:, group] for each, group in asked]).reshape(-1), scale.bits)
+
+    if not asked:
+        return {}
+    opened = yield Sum(label="sums of the sample", local=sums, length=SUMS * len(asked))
+    numbers = np.array([int(each) for each in opened], float).reshape(-1, SUMS) / 2.0**scale.bits
+    pairs = zip(asked, numbers, strict=True)
+    return {(each.name, group): _estimate(each, _scaled(own, scale)) for (each, group), own in pairs}
+
+
+def _local(aggregate: QueryAggregate, rows: "OwnerTable", groups: QueryGroups, sample: TableSample) -> Numbers:
+    """SUMS × groups, of one owner."""
+    codes, mask = groups.codes(rows), counted_rows(aggregate).mask(rows)
+    weights = np.asarray(rows.rows.column(WEIGHT))
+    one = mask.astype(float)
+    units = np.zeros(len(codes))
+    if aggregate.function != "count":
+        units[mask] = aggregate.arguments[0].column.units(rows)[mask]
+
+    def by_group(values: Numbers) -> Numbers:
+        return np.bincount(codes, weights=values, minlength=groups.count).astype(np.float64)
+
+    pairs = ((one, one), (one, units), (units, units))
+    if sample.method == "SYSTEM":
+        totals = by_group(one), by_group(units)
+        return np.array([*totals, *(by_group(x) * by_group(y) for x, y in pairs)])
+    totals = by_group(weights * one), by_group(weights * units)
+    if not sample.by_group:
+        return np.array([*totals, *(by_group(weights * (weights - 1) * x * y) for x, y in pairs)])
+    taken, all_rows = by_group(np.ones(len(codes))), by_group(weights)
+    return np.array([*totals, *(_of_strata(by_group, x, y, taken, all_rows) for x, y in pairs)])
+
+
+def _of_strata(by_group: Callable[[Numbers], Numbers], x: Numbers, y: Numbers, n: Numbers, N: Numbers) -> Numbers:
+    least = np.maximum(n, 2)
+    spread = (by_group(x * y) - by_group(x) * by_group(y) / least) / (least - 1)
+    return np.where(n > 1, N * (N - n) * spread / least, 0.0)
+
+
+def _scaled(own: Numbers, scale: SampleScale) -> Numbers:
+    """What owners who were drawn say for all of them."""
+    if scale.sample.method != "SYSTEM":
+        return own
+    every, drawn = scale.owners, scale.drawn
+    totals = own[:2] * every / drawn
+    products = np.array([own[0] * own[0], own[0] * own[1], own[1] * own[1]]) / drawn
+    return np.array([*totals, *(every * (every - drawn) / drawn * (own[2:] - products) / (drawn - 1))])
+
+
+def _estimate(aggregate: QueryAggregate, sums: Numbers) -> Estimate:
+    rows, units, count_variance, covariance, variance = (float(each) for each in sums)
+    if aggregate.function == "count":
+        return Estimate(round(rows), _root(count_variance))
+    if rows < 0.5:
+        return Estimate(None)
+    column = aggregate.arguments[0].column
+    middle, scale = column.middle, column.range
+    if aggregate.function == "sum":
+        total = rows * middle + scale * units
+        error = _root(middle**2 * count_variance + 2 * middle * scale * covariance + scale**2 * variance)
+        return Estimate(round(total) if column.whole else total, error)
+    ratio = units / rows
+    spread = _root(variance - 2 * ratio * covariance + ratio**2 * count_variance)
+    return Estimate(middle + scale * ratio, scale * spread / rows)
+
+
+def _root(value: float) -> float:
+    """Rounding may leave a little less than nothing."""
+    return sqrt(max(0.0, value))
