@@ -231,12 +231,12 @@ class HostileServer:
     def ask(self, question: Any) -> Any:
         raise RunError(HOSTILE)
 
-    def audit_page(self, first: int) -> AuditPage:
+    def audit_page(self, after: int) -> AuditPage:
         entry = AuditEntry(
             seq=1, time=HOSTILE, who=HOSTILE, organisation=HOSTILE, what=HOSTILE, target=HOSTILE, outcome=HOSTILE,
             previous=HOSTILE, hash=HOSTILE,
         )  # fmt: skip
-        return AuditPage(lines=[entry.line()] if first == 1 else [])
+        return AuditPage(lines=[] if after else [entry.line()])
 
 
 def test_nothing_that_a_server_says_becomes_markup(world: World) -> None:
@@ -254,13 +254,13 @@ def test_nothing_that_a_server_says_becomes_markup(world: World) -> None:
 
 
 def fetched(connection: Connection, change: Any = lambda page: page) -> FetchedAudit:
-    return FetchedAudit(lambda first: change(connection.audit_page(first)), connection.kit.authority)
+    return FetchedAudit(lambda after: change(connection.audit_page(after)), connection.kit.authority)
 
 
 def test_a_log_is_fetched_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_reading, "PAGE_BYTES", 700)
     with connection_of(world, "the-admin") as connection:
-        assert len(connection.audit_page(1).lines) < 5
+        assert len(connection.audit_page(0).lines) < 5
         log = fetched(connection)
         first = log.refresh()
         assert [entry.seq for entry in first.entries] == [*range(1, len(first.entries) + 1)]
@@ -297,21 +297,21 @@ def test_a_log_that_was_tampered_with_is_not_trusted(world: World, lie: Any, tol
 def test_an_endless_log_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("winnow.deploy.client.fetched_audit.MAX_ENTRIES", 100)
     with connection_of(world, "the-admin") as connection:
-        page = connection.audit_page(1)
+        page = connection.audit_page(0)
         endless = FetchedAudit(
-            lambda first: msgspec.structs.replace(page, head=page.head.replace(b'"seq":', b'"seq":9')),
+            lambda after: msgspec.structs.replace(page, head=page.head.replace(b'"seq":', b'"seq":9')),
             connection.kit.authority,
         )
         with pytest.raises(RunError, match="longer than 100 entries"):
             endless.refresh()
-        unreadable = FetchedAudit(lambda first: AuditPage(lines=[], head=b"{"), connection.kit.authority)
+        unreadable = FetchedAudit(lambda after: AuditPage(lines=[], head=b"{"), connection.kit.authority)
         with pytest.raises(RunError, match="head cannot be read"):
             unreadable.refresh()
 
 
 def test_the_audit_is_for_those_whom_the_policy_lets_read_it(world: World) -> None:
     with connection_of(world, "the-lead") as connection, pytest.raises(RequestRefusedError, match="may not audit here"):
-        connection.audit_page(1)
+        connection.audit_page(0)
 
 
 def test_several_tabs_ask_the_server_once(world: World) -> None:

@@ -175,9 +175,9 @@ class Connection:
     def status(self) -> ServerStatus:
         return self._ask(GetStatus(), ServerStatus)
 
-    def audit_page(self, first: int) -> AuditPage:
-        """Entries of the server's audit log from this number on, unchecked; `FetchedAudit` checks all of them."""
-        return self._ask(ReadAudit(first=first), AuditPage)
+    def audit_page(self, after: int) -> AuditPage:
+        """Entries of the server's audit log after so many, unchecked; `FetchedAudit` checks all of them."""
+        return self._ask(ReadAudit(after=after), AuditPage)
 
     def close(self) -> None:
         self._link.close()

@@ -48,7 +48,7 @@ class FetchedAudit:
     def _fetch_new(self) -> ChainHead | None:
         """Page by page up to the head that the last page came with."""
         while True:
-            page = self._fetch(len(self._lines) + 1)
+            page = self._fetch(len(self._lines))
             head = _head(page)
             self._bytes += sum(map(len, page.lines))
             if len(self._lines) + len(page.lines) > MAX_ENTRIES or self._bytes > MAX_BYTES:

@@ -15,14 +15,14 @@ LINE_OVERHEAD = 8
 """Bytes of a message around a line."""
 
 AuditReading: TypeAlias = Callable[[int], AuditPage]
-"""The entries from a number on; blocking."""
+"""The entries after so many; blocking."""
 
 
-def audit_page(log: AuditLog, first: int) -> AuditPage:
-    """The entries from this number on, no further than the head that stands beside them."""
+def audit_page(log: AuditLog, after: int) -> AuditPage:
+    """The entries after so many, no further than the head that stands beside them."""
     head = log.head()
     lines, room = list[bytes](), PAGE_BYTES
-    for line in islice(log.lines(), first - 1, 0 if head is None else max(head.seq, first - 1)):
+    for line in islice(log.lines(), after, max(after, 0 if head is None else head.seq)):
         room -= len(line) + LINE_OVERHEAD
         if room < 0 and lines:
             break

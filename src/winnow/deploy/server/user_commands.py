@@ -186,7 +186,7 @@ class UserCommands:
 
     async def audit(self, peer: Peer, request: ReadAudit) -> AuditPage:
         await self.authorise(peer, "audit")
-        return await asyncio.to_thread(self.read_audit, request.first)
+        return await asyncio.to_thread(self.read_audit, request.after)
 
     async def control(self, peer: Peer, request: ControlSite) -> Acknowledgement:
         rows = {row.site: row for row in await asyncio.to_thread(self.queries.sites)}

@@ -370,9 +370,9 @@ class ServerStatus(WireMessage, frozen=True, kw_only=True):
 
 
 class ReadAudit(WireMessage, frozen=True, kw_only=True):
-    """Ask for entries of the server's audit log, from this number on."""
+    """Ask for entries of the server's audit log, after so many."""
 
-    first: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    after: Count = 0
 
 
 class AuditPage(WireMessage, frozen=True, kw_only=True):
