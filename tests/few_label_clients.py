@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,8 @@ from winnow.learn.stack import LOSSES, LocalTraining, TensorData, choose_executi
 LOCAL = Sgd(epochs=2, batch_size=8, learning_rate=0.1, momentum=0.5)
 CLIENTS = np.array([2, 0, 1])
 WAYS = ("loop", "vmap", "stacked")
+MOST_WAYS_SLOW = [pytest.param(way, marks=[pytest.mark.slow(part="executions")] * (way != "stacked")) for way in WAYS]
+"""The same; in the fast suite the conformance of all algorithms compares executions anyway."""
 
 
 def small_network(images: bool) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import winnow
-from few_label_clients import CLIENTS, LOCAL, WAYS, assert_cohort, changed, epochs_of, training, world
+from few_label_clients import CLIENTS, LOCAL, MOST_WAYS_SLOW, assert_cohort, changed, epochs_of, training, world
 from winnow.core import ConfigError, ModelError, RoundFinished
 from winnow.learn.algorithms.fed_byol import AveragedByolUpdate
 from winnow.learn.algorithms.fedema import SCALE, FedEmaUpdate
@@ -88,7 +88,8 @@ def by_hand(
     return dict(online.state_dict()), dict(target.state_dict())
 
 
-@pytest.mark.parametrize(("way", "images"), [*((way, False) for way in WAYS), ("stacked", True)])
+@pytest.mark.parametrize("way", MOST_WAYS_SLOW)
+@pytest.mark.parametrize("images", [False, pytest.param(True, marks=pytest.mark.slow(part="executions"))])
 def test_one_view_is_predicted_from_another(way: str, images: bool) -> None:
     method = AveragedByolUpdate(average=0.9, **SMALL)
     net, data = extended(method, images=images)
@@ -97,7 +98,7 @@ def test_one_view_is_predicted_from_another(way: str, images: bool) -> None:
     assert not result.keep
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", MOST_WAYS_SLOW)
 def test_fedx_distils_the_global_network(way: str) -> None:
     method = FedUUpdate(average=0.9, fedx=0.5, **SMALL)
     net, data = extended(method)
@@ -255,6 +256,7 @@ def test_the_best_model_predicts_and_is_saved_without_heads(tmp_path: Any) -> No
     )
     found = result.predict(data.x)
     assert (found == data.y).mean() > 0.75
+    assert "scores are of a linear probe" in (tmp_path / "run" / "report.html").read_text()
     again = winnow.load(tmp_path / "run")
     assert np.array_equal(again.predict(data.x), found)
     assert [type(layer) for layer in again.model] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from few_label_clients import CLIENTS, LOCAL, WAYS, changed, epochs_of, training, world
+from few_label_clients import CLIENTS, LOCAL, MOST_WAYS_SLOW, changed, epochs_of, training, world
 from winnow.core import ConfigError, Population
 from winnow.learn.aggregation import Contribution
 from winnow.learn.algorithms.orchestra import OWN, SHARED, OrchestraAggregation, OrchestraUpdate
@@ -63,7 +63,8 @@ def by_hand(start: ExtendedModel, data: TensorData, client: int, *, images: bool
     return dict(online.state_dict())
 
 
-@pytest.mark.parametrize(("way", "images"), [*((way, False) for way in WAYS), ("stacked", True)])
+@pytest.mark.parametrize("way", MOST_WAYS_SLOW)
+@pytest.mark.parametrize("images", [False, pytest.param(True, marks=pytest.mark.slow(part="executions"))])
 def test_views_are_assigned_to_the_same_shared_clusters(way: str, images: bool) -> None:
     net, data = extended(images=images)
     result = METHOD.update(training(net, data, way, local=ONCE))

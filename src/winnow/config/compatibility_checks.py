@@ -106,6 +106,16 @@ def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> s
     )
 
 
+def probe_notice(*, probes: bool) -> str:
+    """Whose scores those of features are."""
+    if not probes:
+        return ""
+    return (
+        "scores are of a linear probe: before each evaluation the server fits the model's last layer to labelled "
+        "samples of its own, or else to the reference set"
+    )
+
+
 def one_class_notice(metric: Metric, reference: Examples) -> str:
     """Samples of one class leave some metrics undefined: no model would ever be best."""
     if not metric.needs_two_classes or len(np.unique(reference.y)) != 1:

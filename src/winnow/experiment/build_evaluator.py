@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from winnow.config.compatibility_checks import probe_notice
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Population
 from winnow.experiment.build_learning_site import ModelSetup
@@ -92,7 +93,7 @@ def build_final_evaluator(
     held = None
     if _test_counts(plan, test):
         held = ServerEvaluator("test", evaluator, test, plan.metrics)
-    elif len(reference[0]) and not plan.private:
+    elif len(reference[0]) and not plan.private and not experiment.probes:  # a probe may know the reference set
         held = ServerEvaluator("reference", evaluator, reference, plan.metrics)
     sizes = np.zeros(0, np.int64) if local_test_sizes is None else local_test_sizes
     return FinalEvaluator(
@@ -102,6 +103,7 @@ def build_final_evaluator(
         private=plan.private,
         metrics=plan.metrics,
         classes=classes or 0,
+        note=probe_notice(probes=experiment.probes),
         sequences=classes is not None and reference[1].dim() > 1,
     )
 

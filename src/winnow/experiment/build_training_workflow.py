@@ -23,6 +23,7 @@ from winnow.config.compatibility_checks import (
     check_profile_layer,
     one_class_notice,
     output_width,
+    probe_notice,
     reference_evaluation_notice,
 )
 from winnow.config.label_checks import check_augmentation, check_open, method_name
@@ -210,6 +211,7 @@ class TrainingSetup:
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
+            probe_notice(probes=experiment.probes),
             one_class_notice(self.model.metrics[0], reference),
             experiment.client.notice(module),
             estimator_notice(self.estimator),

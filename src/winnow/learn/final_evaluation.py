@@ -43,7 +43,7 @@ class FinalEvaluation:
     overall: SetScores | None
     by_client: Mapping[int, SetScores]
     notes: tuple[str, ...] = ()
-    """What could not be measured, and why."""
+    """What is to be known of the scores: how they were made, and what could not be measured, and why."""
 
 
 class MakeFinalEvaluation(Protocol):
@@ -65,6 +65,8 @@ class FinalEvaluator:
     metrics: Sequence[Metric]
     classes: int
     """How many classes there are; 0: it is a regression."""
+    note: str = ""
+    """What is to be known of all scores."""
     sequences: bool = False
     """Whether targets are sequences: how many positions a client has nobody else knows, so they are not counted."""
 
@@ -81,7 +83,8 @@ class FinalEvaluator:
                 confusion=None if seen.confusion is None else seen.confusion.tolist(),
             )
             notes = [*undefined_notes(self.metrics, seen.metrics, self.held.y, f"the {data} set"), *notes]
-        return FinalEvaluation(data=data, overall=overall, by_client=clients, notes=tuple(notes))
+        told = tuple(filter(None, (self.note, *notes)))
+        return FinalEvaluation(data=data, overall=overall, by_client=clients, notes=told)
 
     @property
     def _confusion_classes(self) -> int:

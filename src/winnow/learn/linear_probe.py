@@ -35,6 +35,7 @@ Head = tuple[Features, Features]
 def fit_linear_classifier(features: Features, labels: NDArray[np.int64], classes: int) -> Head:
     """Logistic regression on standardised features, written for the features as they are."""
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - importing scikit-learn takes a second
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
 
     weight, bias = np.zeros((classes, features.shape[1])), np.full(classes, UNSEEN)
     known = np.unique(labels)
@@ -42,7 +43,8 @@ def fit_linear_classifier(features: Features, labels: NDArray[np.int64], classes
         bias[known] = 0.0
         return weight, bias
     mean, width = features.mean(0), np.maximum(features.std(0), 1e-6)
-    fitted = LogisticRegression(C=1 / PENALTY, max_iter=MAX_ITERATIONS).fit((features - mean) / width, labels)
+    with threadpool_limits(limits=1):  # threads that wait for each other cost more than so small a fit
+        fitted = LogisticRegression(C=1 / PENALTY, max_iter=MAX_ITERATIONS).fit((features - mean) / width, labels)
     slopes, offsets = fitted.coef_ / width, fitted.intercept_ - (fitted.coef_ / width) @ mean
     if len(known) == 2:  # one column of logits: how much more the second is likely than the first
         slopes, offsets = np.stack([0 * slopes[0], slopes[0]]), np.array([0.0, offsets[0]])
