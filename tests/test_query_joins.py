@@ -21,6 +21,7 @@ from test_query import agree, by_key, plain
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import QueryTerms, merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
+from winnow.analytics.sql.plan_query import make_query_plan
 from winnow.core import ConfigError
 
 POOLED = pooled_tables(300, seed=1)
@@ -190,6 +191,19 @@ def test_what_cannot_be_joined_is_refused_by_name_and_line(sql: str) -> None:
         next(question.program(merged_terms(sql, 3)))
     assert REFUSALS[sql] in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT COUNT(*) FROM orders o JOIN items i ON DWITHIN(o.buyer, o.total, i.part, i.price, 3)",
+        "SELECT COUNT(*) FROM orders o, items i WHERE DISTANCE(o.buyer, o.total, i.part, i.price) < 3",
+    ],
+)
+def test_a_distance_between_rows_of_two_owners_is_refused_by_name(sql: str, apart: bool) -> None:
+    with pytest.raises(ConfigError, match=r"^a distance between rows of two owners is not supported; .* \(line 1\)$"):
+        make_query_plan(sql, {name: DECLARATIONS[name] for name in ("orders", "items")}, apart=apart)
 
 
 def test_noise_in_a_join_is_refused() -> None:

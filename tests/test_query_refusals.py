@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import winnow
 from command_line import call
 from query_tables import PERMISSIONS, answer_of, divided, pooled_rows, terms_of
+from winnow import questions
 from winnow.analytics.question import merge_terms, read_question
 from winnow.core import ConfigError
 
@@ -135,6 +137,34 @@ def test_the_command_answers_explains_writes_and_refuses(folder: Path, capsys: p
     assert refused.err.strip().endswith("answer.txt must end in .parquet or .csv")
     assert "no table 'stay'; did you mean 'stays'?" in call(capsys, "query", "SELECT COUNT(*) FROM stay").err
     assert "give a statement, or a file with one" in call(capsys, "query").err
+
+
+def test_ctrl_c_at_the_prompt_ends_a_statement_and_not_the_prompt(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["SELECT COUNT(*) AS first FROM stays;", "SELECT COUNT(*)", "AS second FROM stays;", "SELECT 1;"]
+    asked = list[str]()
+    honest = questions.ask
+
+    def interrupted(question: Any, **settings: Any) -> Any:
+        asked.append(question.sql)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return honest(question, **settings)
+
+    def type_line(shown: str) -> str:
+        if not typed:
+            raise EOFError
+        return typed.pop(0)
+
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(questions, "ask", interrupted)
+    told = call(capsys, "query", "-i")
+    assert told.code == 0
+    assert asked == ["SELECT COUNT(*) AS first FROM stays", "SELECT COUNT(*)\nAS second FROM stays"]
+    assert "winnow: stopped; nothing was kept" in told.err
+    assert "second" in told.out
+    assert "the statement has no FROM" in told.err or "reads no tables" in told.err
 
 
 def test_answers_of_different_samples_differ_and_equal_ones_repeat() -> None:

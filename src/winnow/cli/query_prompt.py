@@ -9,7 +9,11 @@ WORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "
 
 
 def prompt(respond: Callable[[str], None], federation: Path | None) -> None:
-    """Ask for statements, which end with a semicolon, until the input ends; a mistake costs one line."""
+    """Ask for statements, which end with a semicolon, until the input ends; a mistake costs one line, and Ctrl-C the
+    present statement.
+    """
+    import typer
+
     from winnow.cli.console import say
     from winnow.core import WinnowError
 
@@ -20,6 +24,8 @@ def prompt(respond: Callable[[str], None], federation: Path | None) -> None:
             respond(statement)
         except WinnowError as error:
             say(f"winnow: {error}")
+        except typer.Exit:  # Ctrl-C, of which a line was said
+            continue
 
 
 def _statement() -> str | None:

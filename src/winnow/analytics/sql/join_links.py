@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.spatial_functions import DISTANCE
 from winnow.core.untrusted_text import one_line
 
 
@@ -45,10 +46,27 @@ def check_links(select: exp.Select, source: RowSource) -> None:
         raise refused(select, "it begins with a replicated table; begin with one whose rows are divided")
     for item in divided:
         if item not in anchors and not any(links.together(anchor, item) for anchor in anchors):
+            refuse_distance_join(select, source)
             names = f"{one_line(anchors[0].alias)} and {one_line(item.alias)}"
             raise refused(
                 item.node,
                 f"{names} are joined within each owner: declare together = … for a column of each, and join on those",
+            )
+
+
+def refuse_distance_join(select: exp.Select, source: RowSource) -> None:
+    """Pairs of rows of two tables, chosen by their distance, whose rows are not at one owner.
+
+    Found exactly, they would take a comparison in shares for every pair; found by cells of a grid, owners would learn
+    which cells of each other's have rows.
+    """
+    for node in select.walk():
+        items = {source.item_of(each) for each in node.find_all(exp.Column)} if DISTANCE in node.meta else set()
+        if len([each for each in items if each is None or each.relation.divided]) > 1:
+            raise refused(
+                node,
+                "a distance between rows of two owners is not supported; name a place in DWITHIN(x, y, x0, y0, r), "
+                "or join rows that lie together",
             )
 
 

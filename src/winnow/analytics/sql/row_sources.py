@@ -130,7 +130,7 @@ def row_source(
     """The source of a SELECT, whose joins and conditions are checked; `tables` are those of the owner, or of two owners
     that have them `apart`.
     """
-    from winnow.analytics.sql.join_links import check_links  # noqa: PLC0415 - they need each other
+    from winnow.analytics.sql.join_links import check_links, refuse_distance_join  # noqa: PLC0415 - they need each other
 
     known = {**tables}
     with_ = select.args.get("with_")
@@ -142,6 +142,8 @@ def row_source(
     source = RowSource(items=(_item(from_.this, known),), known=known, merged={}, outer=outer, apart=apart)
     for join in select.args.get("joins") or ():
         source = _joined(source, join, known)
+    if apart:
+        refuse_distance_join(select, source)
     for join in select.args.get("joins") or ():
         if join.args.get("on"):
             check_condition(join.args["on"], source)
