@@ -88,7 +88,7 @@ def _deployed(folder: Path, federation: Path, simulated: Mapping[str, Any], base
             asked = _question(secure=secure)
             timed = _Timed(lambda on_event, asked=asked: here.connection.ask(asked, on_event=on_event).values)
             same = timed.answer["trees"] == simulated["trees"]
-            print(f"  deployed, {name}: the model is {'the same' if same else 'another one'}")
+            print(f"  deployed, {name}: {timed.seconds:.1f} s; the model is {'the same' if same else 'another one'}")
             found.append(
                 Row(
                     name=f"deployed, {name}", value=timed.seconds, unit="s", baseline=baseline, goal=f"at most {goal} s"

@@ -135,6 +135,15 @@ def test_no_bin_has_fewer_rows_than_the_minimum() -> None:
         assert len(begins) == 0 or sums.min() >= 40
 
 
+def test_a_split_may_tell_missing_cells_from_all_others() -> None:
+    rows = rows_of(600)
+    rows["yes"] = np.where(rows["x"].isna(), "yes", "no")
+    trees = BoostedTrees(grown(divided(rows, 2), target="yes", columns=["x"], rounds=5, depth=1, learning_rate=1.0))
+    predicted = trees.predict(rows)
+    assert predicted[rows["x"].isna()].min() > 0.8
+    assert predicted[rows["x"].notna()].max() < 0.2
+
+
 def test_early_stopping_keeps_the_best_rounds() -> None:
     rows = rows_of(600)
     rows["yes"] = np.random.default_rng(5).choice(["no", "yes"], len(rows))  # nothing to learn

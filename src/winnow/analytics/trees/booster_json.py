@@ -18,6 +18,7 @@ from winnow.core import RunError
 NO_PARENT = 2147483647
 FORMAT_VERSION = [3, 0, 0]
 """The oldest XGBoost whose format this is."""
+LARGEST = shortest(np.finfo(np.float32).max)
 OBJECTIVES = ("binary:logistic", "multi:softprob", "reg:squarederror")
 
 
@@ -132,7 +133,7 @@ def _parents(tree: _Tree, columns: int) -> list[int] | None:
         return None
     if not all(0 <= column < columns for column in tree.column) or not {*tree.missing_left} <= {0, 1}:
         return None
-    if not all(abs(each) <= float(np.finfo(np.float32).max) for each in tree.condition):
+    if not all(abs(each) <= LARGEST for each in tree.condition):
         return None
     parents = [NO_PARENT] * nodes
     for node, left in enumerate(tree.left):
