@@ -106,7 +106,8 @@ class TrainingState:
         score = evaluation.metrics.get(self._plan.evaluated_by, {}).get(self._plan.metric)
         value = None if score is None else -score if self._plan.lower_is_better else score
         if value is not None and value > self._best_score:  # NaN is not
-            self.best, self._best_score = self.model | evaluation.fitted, value
+            self.best = self.model | evaluation.fitted if evaluation.fitted else self.model
+            self._best_score = value
 
     def snapshot(self) -> Snapshot:
         evaluation = self._current_evaluation
