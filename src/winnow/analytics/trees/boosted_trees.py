@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.given_rows import columns_of, level_text
 from winnow.analytics.trees.booster_json import booster_text
-from winnow.core import ConfigError, DataError
+from winnow.core import ConfigError, DataError, suggest
 from winnow.core.installed_package import install_command
 from winnow.core.join_names import counted
 from winnow.core.message_decoding import UnreadableError, from_json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODEL_FILES = (".json", ".ubj")
 SHOWN = 20
-"""Columns that a terminal shows."""
+"""Columns that a terminal or a notebook shows."""
 
 
 def require_xgboost() -> None:
@@ -91,11 +91,15 @@ class BoostedTrees:
         with one_line_errors(Path(path)):
             Path(path).write_bytes(self.model.save_raw(Path(path).suffix.lower()[1:]))
 
-    def plot(self) -> "go.Figure":
-        """The learning curve."""
-        from winnow.analytics.trees.trees_page import curve_figure  # noqa: PLC0415 - Plotly takes a while to import
+    def plot(self, what: str = "curve") -> "go.Figure":
+        """The learning "curve", or the "importance" of columns."""
+        from winnow.analytics.trees.trees_page import curve_figure, importance_figure  # noqa: PLC0415 - Plotly is slow
+        from winnow.report.notebook_plots import for_notebook  # noqa: PLC0415
 
-        return curve_figure(self)
+        figures = {"curve": curve_figure, "importance": importance_figure}
+        if what not in figures:
+            raise ConfigError(f"plot: {what!r} is unknown; {suggest(what, figures)}")
+        return for_notebook(figures[what](self))
 
     def notes(self) -> list[str]:
         """In sentences."""
@@ -118,9 +122,18 @@ class BoostedTrees:
 
         from winnow.terminal_tables import plain_text, table  # noqa: PLC0415
 
-        shares = list(self.importance.items())
-        shown = table(["column", "share of gain"], [[name, f"{share:.1%}"] for name, share in shares[:SHOWN]])
+        shown = table(["column", "share of gain"], self._shares())
         return Group(plain_text(f"Trees that predict {self.answer['target']}"), shown, *map(plain_text, self.notes()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from winnow.report.markup import bullet_list, html_table  # noqa: PLC0415
+
+        title = f"Trees that predict {self.answer['target']}"
+        return html_table(title, ["column", "share of gain"], self._shares()) + bullet_list(self.notes())
+
+    def _shares(self) -> list[list[str]]:
+        return [[name, f"{share:.1%}"] for name, share in list(self.importance.items())[:SHOWN]]
 
     def __repr__(self) -> str:
         return f"trees that predict {self.answer['target']}: {self.notes()[0]}"
