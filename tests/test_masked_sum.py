@@ -149,6 +149,15 @@ def test_an_owner_that_sends_anything_else_is_named(message: bytes, reason: str)
     assert caught.value.party == 1
 
 
+def test_numbers_that_no_sum_can_hold_are_one_line() -> None:
+    large = np.full(4, 1 << 52)
+    with pytest.raises(SharesError, match="its rows are too many: a sum over them has more than 52 bits"):
+        run(step_of(2), [large, large], [MaskKeys() for _ in range(2)])
+    half = np.full(4, 3 << 50)
+    with pytest.raises(SharesError, match="a sum is larger than it can be"):
+        run(step_of(2), [half, half], [MaskKeys() for _ in range(2)])
+
+
 def test_keys_of_another_step_or_length_are_refused() -> None:
     step = step_of(2)
     theirs = MaskedSumParty(step_of(2, digest=b"other"), 1, chain(np.zeros(4, np.int64)), MaskKeys())

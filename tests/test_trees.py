@@ -314,6 +314,10 @@ def test_owners_trees_need_a_permission_of_their_own() -> None:
     told = explain_question(question, merge_terms(question, terms_of(2, minimum=10)))
     shown = " ".join(line for lines in told.learns.values() for line in lines)
     assert "trees that an owner grew on its own rows" in shown
+    assert "an owner's part of these sums" not in shown
+    of_all = read_question({"kind": "trees", "table": "t", "target": "yes"})
+    told_of_all = explain_question(of_all, merge_terms(of_all, terms_of(2, minimum=10))).learns
+    assert "unless the server and all other owners pool what they see" in told_of_all["nobody"][0]
     assert told.complete
 
 

@@ -182,7 +182,7 @@ def _details(step: Step) -> tuple[object, ...]:
     if isinstance(step, Mix):
         return (step.slots, step.size, step.reader)
     if isinstance(step, SumChain):
-        return (step.sums, step.words, step.masked)
+        return (step.sums, step.words, step.masked, step.by_owner)
     if isinstance(step, Product):
         limits = b"" if step.thresholds is None else _bytes(step.thresholds)
         return (step.parties, step.rows, step.columns, _bytes(step.entries), step.thresholds is None, limits, step.bits)

@@ -127,6 +127,9 @@ def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[s
     chains = [step for step in steps if isinstance(step, SumChain)]
     if shown := tuple(dict.fromkeys(f"{step.label}: {step.shows}" for step in chains)):
         learns["the owners and the server, on the way to the answer"] = shown
+    if shown and all(step.masked and not step.by_owner for step in chains):
+        part = "an owner's part of these sums, unless the server and all other owners pool what they see"
+        learns["nobody"] = (part,)
     if not all(step.masked for step in chains):
         learns["the server besides"] = ("these numbers of each owner: nothing is masked",)
     for step in steps:

@@ -167,6 +167,8 @@ class SumChain:
     words: int
     shows: str
     masked: bool = True
+    by_owner: bool = False
+    """Whether some numbers are one owner's alone: in the sum, others have 0 in their place."""
 
     per_owner: ClassVar[bool] = False
 

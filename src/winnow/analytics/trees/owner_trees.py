@@ -68,6 +68,7 @@ class OwnerTrees:
                 "trees that an owner grew on its own rows: their splits, and weights of leaves with "
                 f"{self.settings.rules.minimum} of its rows or more"
             ),
+            by_owner=True,
         )
 
     def trees(self, opened: NDArray[np.int64]) -> list[GrownTree]:

@@ -41,8 +41,10 @@ class SummedVector:
     def words(self) -> Words:
         if self.values is None:
             return np.zeros(self.length, np.uint64)
-        if self.values.shape != (self.length,) or np.any(np.abs(self.values) >= 1 << self.bits):
-            raise ValueError(f"a vector of {self.values.shape} does not fit its own length or size")
+        if self.values.shape != (self.length,):
+            raise ValueError(f"a vector of {self.values.shape} where {self.length} numbers are due")
+        if np.any(np.abs(self.values) >= 1 << self.bits):
+            raise SharesError(f"its rows are too many: a sum over them has more than {self.bits} bits")
         return to_words(self.values)
 
     def total(self, words: Words) -> NDArray[np.int64]:
