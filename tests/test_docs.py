@@ -136,7 +136,7 @@ def is_executed(block: Block) -> bool:
 EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 
-LONG = ("deployment", "encryption", "personal", "workflows")
+LONG = ("between-two-hospitals", "deployment", "encryption", "personal", "workflows")
 """Pages whose examples take long; what they show is tested elsewhere, too."""
 
 

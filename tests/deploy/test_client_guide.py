@@ -25,13 +25,10 @@ def free_port() -> int:
         return port
 
 
-def steps() -> list[tuple[str, str, str]]:
-    """The blocks of the part about two organisations, for this machine."""
-    text = GUIDE.read_text()
-    part = text[text.index("## Two organisations") : text.index("## Jobs")]
-    part = part.replace('hosts = ["fl.institute.example"]', f'hosts = ["127.0.0.1"]\nport = {free_port()}')
-    part = part.replace("127.0.0.1:9464", f"127.0.0.1:{free_port()}")
-    return [(kind, title, text) for kind, title, text in BLOCK.findall(part)]
+def steps(text: str) -> list[tuple[str, str, str]]:
+    """The blocks of a page, for this machine."""
+    here = text.replace('hosts = ["fl.institute.example"]', f'hosts = ["127.0.0.1"]\nport = {free_port()}')
+    return BLOCK.findall(here.replace("127.0.0.1:9464", f"127.0.0.1:{free_port()}"))
 
 
 @contextmanager
@@ -46,10 +43,8 @@ def in_background() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
             process.wait(30)
 
 
-def test_the_guide_leads_from_nothing_to_a_finished_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def follow(text: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Do what a page says, in this folder; what the first command of each name answered."""
     said: dict[str, str] = {}
 
     def command(words: list[str]) -> str:
@@ -58,13 +53,13 @@ def test_the_guide_leads_from_nothing_to_a_finished_job(
         return done.out
 
     with in_background() as running:
-        for kind, title, text in steps():
+        for kind, title, block in steps(text):
             if title:
-                Path(title).write_text(text)
+                Path(title).write_text(block)
             elif kind == "python":
-                exec(compile(text, "guide", "exec"), {})
+                exec(compile(block, "guide", "exec"), {})
                 said["python"] = capsys.readouterr().out
-            for line in re.findall(r"^\$ winnow (.+)$", text, flags=re.MULTILINE) if kind == "console" else ():
+            for line in re.findall(r"^\$ winnow (.+)$", block, flags=re.MULTILINE) if kind == "console" else ():
                 words = shlex.split(line)
                 if words[0] in ("server", "site") and "--check" not in words:
                     running[line] = subprocess.Popen([sys.executable, "-m", "winnow.cli", *words])
@@ -73,14 +68,38 @@ def test_the_guide_leads_from_nothing_to_a_finished_job(
                     eventually(lambda words=words: call(capsys, *words).code == 0, "the site is ready")
                 if words[0] == "sites":
                     wait_for_two(lambda words=words: command(words))
-                said.setdefault(words[0], command(words))
+                name = f"{words[0]} --kit" if "--kit" in words and words[0] in said else words[0]
+                said.setdefault(name, command(words))
         assert all(process.poll() is None for process in running.values())
+    return said
+
+
+def test_the_guide_leads_from_nothing_to_a_finished_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = GUIDE.read_text()
+    said = follow(text[text.index("## Two organisations") : text.index("## Jobs")], capsys)
     assert said["site"].endswith("ready for jobs\n")
     assert said["submit"] == "first\n"
     assert "finished after round 3" in said["logs"]
     assert "finished, 3 rounds" in said["show"]
     assert said["python"].startswith("['clinic', 'institute']\n{'reference': {'accuracy'")
     assert Path("runs", "second", "best.safetensors").is_file()
+
+
+@pytest.mark.slow(part="deploy")
+def test_two_hospitals_get_the_answers_and_the_training_of_their_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = follow((GUIDE.parent / "between-two-hospitals.md").read_text(), capsys)
+    assert said["site"].endswith("ready for jobs\n")
+    assert said["query --kit"] == said["query"]
+    assert said["fit --kit"] == said["fit"]
+    assert said["submit"] == "first\n"
+    assert "finished after round 6" in said["logs"]
+    assert "finished, 6 rounds" in said["show"]
 
 
 def wait_for_two(listed: Callable[[], str]) -> None:
