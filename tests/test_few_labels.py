@@ -243,6 +243,8 @@ TELLING_HOW_MANY_ARE_RIGHT = ["evaluation.json", "report.html"]
         ({"at": "clients", "share": 0.3}, {"algorithm": "fedavg"}),
         ({"at": "clients", "share": 0.3}, {"algorithm": "fixmatch", "client": {"threshold": 0.4}}),
         ({"at": "some", "clients": 0.5}, {"algorithm": "rscfed"}),
+        ({"at": "some", "clients": 0.5}, {"algorithm": "fade", "client": {"hidden": 8}}),
+        ({"at": "clients", "share": 0.3}, {"algorithm": "fedema", "client": {"hidden": 16, "width": 8}}),
     ],
 )
 def test_scrambling_hidden_labels_changes_no_byte(tmp_path, labels, method):
