@@ -178,6 +178,14 @@ def test_predictions_take_frames_mappings_and_records_with_missing_cells() -> No
         trees.predict({"x": [1.0], "kind": ["a"]})
 
 
+def test_who_has_no_xgboost_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = BoostedTrees(grown(divided(rows_of(200), 2), target="yes", columns=COLUMNS, rounds=1, depth=1))
+    monkeypatch.setattr("winnow.analytics.trees.boosted_trees.find_spec", lambda name: None)
+    for use in (lambda: trees.model, lambda: trees.predict(rows_of(3)), lambda: trees.save("model.json")):
+        with pytest.raises(ConfigError, match=r"xgboost is not installed: .*trees"):
+            use()
+
+
 def test_a_notebook_shows_trees_and_their_figures() -> None:
     trees = BoostedTrees(grown(divided(rows_of(300), 2), target="yes", columns=COLUMNS, rounds=2, depth=2, holdout=0.2))
     assert all(name in trees._repr_html_() for name in COLUMNS)

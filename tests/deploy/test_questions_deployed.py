@@ -88,6 +88,26 @@ def test_trees_are_those_of_the_pooled_rows(world: TableWorld, connection: Conne
 
 
 @deployed
+def test_a_site_and_the_server_that_are_killed_among_trees_change_nothing(tmp_path: Path) -> None:
+    """The site's keys of masks are gone with it: the owners agree on new ones, and the tree begins again."""
+    world = TableWorld(tmp_path, ("east", "north", "west"))
+    world.allow(RULE.replace('"correlation"', '"trees"'))
+    question = TreesQuestion(table="stays", target="cost", rounds=12, depth=3)
+    restarts = {5: "north", 8: "server"}
+
+    def restart(event: AnyEvent) -> None:
+        if isinstance(event, RoundFinished) and event.round in restarts:
+            name = restarts.pop(event.round)
+            world.kill(name)
+            world.start(name)
+
+    with running(world) as connection:
+        answer = connection.ask(question, on_event=restart, timeout=120)
+    assert answer.values == pooled(world, question)
+    assert not restarts
+
+
+@deployed
 def test_sites_keep_the_keys_that_they_have_in_common(world: TableWorld, connection: Connection) -> None:
     question = IntersectQuestion(table="people", key="id", between=("west", "north"))
     assert connection.ask(question, owners=("west", "north")).values["size"] == 25

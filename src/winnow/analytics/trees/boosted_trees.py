@@ -78,6 +78,7 @@ class BoostedTrees:
 
     def predict(self, rows: Any) -> NDArray[Any]:
         """Of two classes the probability of the second; of several that of each; else the number."""
+        require_xgboost()
         import xgboost  # noqa: PLC0415
 
         cells = self.cells(rows)
