@@ -15,6 +15,7 @@ from serving import World, a_world, eventually, job_config
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")
 
+from command_line import call
 from web_client import Answer, WebClient
 from winnow.core import RunError
 from winnow.deploy.client.connection import Connection
@@ -248,6 +249,21 @@ def test_nothing_that_a_server_says_becomes_markup(world: World) -> None:
         assert "<img" not in shown.text
         assert page == "/budgets" or "&lt;img" in shown.text
     assert "Do not trust this log" in me.get("/audit").text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--control"], "--control needs --kit"),
+        (["runs", "--kit", "kits/ana"], "not both"),
+        (["--kit", "kits/ana"], "kits/ana"),
+    ],
+)
+def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    done = call(capsys, "ui", *words, "--no-browser", "--port", "0")
+    assert done.code == 2
+    assert told in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 # The audit log over the wire ----------------------------------------------------------------------------------------
