@@ -7,6 +7,7 @@ from winnow.analytics.sql.matched_join import owner_places
 from winnow.analytics.sql.matched_size import counts_alone
 from winnow.analytics.sql.query_plan import QueryPlan
 from winnow.analytics.sql.row_sets import sets_of
+from winnow.core.join_names import counted
 
 
 def explain_matched_query(plan: QueryPlan, terms: MergedTerms) -> list[str]:
@@ -36,7 +37,8 @@ def _steps(plan: QueryPlan, terms: MergedTerms) -> Iterator[tuple[str, str]]:
     yield "secure compare", "about how many rows one identifier has"
     yield "secure product", f"{plan.counted} >= {terms.minimum} for each group, compared in shares"
     if sets := len(sets_of(plan)) - 1:
-        yield "secure product", f"{plan.counted} >= {terms.minimum} for {sets} sets of rows in each group with enough"
+        within = f"{counted(sets, 'set')} of rows in each group with enough"
+        yield "secure product", f"{plan.counted} >= {terms.minimum} for {within}"
     yield "secure product", "counts and sums for each group with enough"
     yield "all parties", plan.finish_sql
 
