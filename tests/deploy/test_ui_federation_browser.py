@@ -1,0 +1,57 @@
+"""The pages of a federation in a real browser: nothing comes from elsewhere, hostile texts do nothing."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from test_ui_federation import HOSTILE, PAGES, HostileServer, World
+
+from waiting import PATIENCE
+from winnow.web.serve import federation_page_sets, serve_pages
+
+CHROMIUM = Path("/usr/bin/chromium")
+WIDTHS = {1440: "light", 375: "dark"}
+
+pytestmark = [
+    pytest.mark.slow(part="deploy"),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed"),
+]
+
+
+@pytest.fixture
+def address(kits: Path, tmp_path: Path) -> str:
+    """Where the pages are served, with the login; the thread ends with this process."""
+    ready, told = threading.Event(), list[str]()
+    pages = federation_page_sets(HostileServer(World(tmp_path, kits, "")), control=True)  # type: ignore[arg-type]
+
+    def tell(address: str) -> None:
+        told.append(address)
+        ready.set()
+
+    def serve() -> None:
+        serve_pages(pages, host="127.0.0.1", port=0, on_ready=tell)
+
+    threading.Thread(target=serve, daemon=True).start()
+    assert ready.wait(PATIENCE)
+    return told[0]
+
+
+def test_a_hostile_servers_pages_are_quiet_and_fit_every_screen(address: str) -> None:
+    sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
+    base, wrong = address.partition("/?")[0], list[str]()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width, scheme in WIDTHS.items():
+            page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+            page.set_default_timeout(1000 * PATIENCE)
+            page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("request", lambda sent: None if sent.url.startswith(base) else wrong.append(sent.url))
+            page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+            page.goto(address)
+            for path in PAGES:
+                page.goto(base + path)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+                assert path == "/budgets" or HOSTILE in page.inner_text("main"), path
+        browser.close()
+    assert not wrong
