@@ -158,6 +158,20 @@ def test_numbers_that_no_sum_can_hold_are_one_line() -> None:
         run(step_of(2), [half, half], [MaskKeys() for _ in range(2)])
 
 
+def test_vectors_that_are_too_long_are_one_line() -> None:
+    def long(first: int) -> VectorProgram:
+        yield SummedVector(length=first, values=None)
+        yield SummedVector(length=1 << 23, values=None)
+        return np.zeros(0, np.int64)
+
+    with pytest.raises(SharesError, match="8,388,608 numbers would be summed at once; at most 4,194,304 are possible"):
+        MaskedSumServer(step_of(2), long(1 << 23))
+    server = MaskedSumServer(step_of(2, masked=False), long(1))
+    words = msgspec.msgpack.encode(WordsMessage(step=b"step", number=0, words=bytes(8)))
+    with pytest.raises(SharesError, match="8,388,608 numbers"):
+        server.receive({0: words, 1: words})
+
+
 def test_keys_of_another_step_or_length_are_refused() -> None:
     step = step_of(2)
     theirs = MaskedSumParty(step_of(2, digest=b"other"), 1, chain(np.zeros(4, np.int64)), MaskKeys())

@@ -128,7 +128,7 @@ class MaskedSumParty:
         self._halves = {party: token_bytes(SEED_BYTES) for party in self._others}
         self._group = token_bytes(SEED_BYTES)
         self._number = 0
-        self._vector = next(program)
+        self._vector = _bounded(next(program))
         self.opened: NDArray[np.int64] | None = None
 
     def first_messages(self) -> dict[int, bytes]:
@@ -200,7 +200,7 @@ class MaskedSumServer:
 
     def __init__(self, step: MaskedStep, program: VectorProgram) -> None:
         self._step, self._program = step, program
-        self._vector, self._number = next(program), 0
+        self._vector, self._number = _bounded(next(program)), 0
         self.cells = 0
         """How many sums were opened."""
         self.opened: NDArray[np.int64] | None = None
@@ -244,9 +244,16 @@ def _next(
         vector = program.send(total)
     except StopIteration as stop:
         return SummedVector(length=0, values=None), stop.value
-    if sums >= step.sums or vector.length > MAX_WORDS:
+    if sums >= step.sums:
         raise ValueError("a program of sums yields more than it said")
-    return vector, None
+    return _bounded(vector), None
+
+
+def _bounded(vector: SummedVector) -> SummedVector:
+    """What parties are asked to send and to hold has a limit."""
+    if vector.length > MAX_WORDS:
+        raise SharesError(f"{vector.length:,} numbers would be summed at once; at most {MAX_WORDS:,} are possible")
+    return vector
 
 
 def _seed(key: bytes, purpose: bytes, digest: bytes, number: int) -> bytes:
