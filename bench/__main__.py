@@ -26,6 +26,7 @@ from bench import (
     secure,
     selection,
     statistics,
+    tree_methods,
     trees,
     wire,
 )
@@ -48,6 +49,7 @@ BENCHES = {
     "query": query,
     "letters": letters,
     "trees": trees,
+    "tree-methods": tree_methods,
 }
 
 

@@ -63,10 +63,11 @@ def test_trees_are_those_of_xgboost_on_all_rows(target: str, owners: int, how: s
     cuts = federated_cuts(tables, answer)
     pooled = pd.concat([table.rows.to_pandas() for table in tables])
     settings = {**TARGETS[target], "max_depth": 4, "eta": 0.1, "base_score": answer["base_score"]}
-    binned = in_bins(cells_of(pooled), cuts)
+    cells = cells_of(pooled)
+    binned = in_bins(cells, cuts)
     theirs = pooled_booster(binned, encoded(pooled, target), ROUNDS, **settings)
     counts = [
-        same_nodes(own, other, cuts)
+        same_nodes(own, other, cells, binned)
         for own, other in zip(trees_in(booster_text(answer)), trees_in(theirs.save_raw("json")), strict=True)
     ]
     same, nodes = np.sum(counts, axis=0)

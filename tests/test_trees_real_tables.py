@@ -105,11 +105,12 @@ def test_structure_and_area_are_those_of_xgboost_on_pooled_rows(
     cuts = run_plain(lambda: find_cuts(columns, 64, 1, masked=True), tables)
     pooled = pd.concat([own.rows.to_pandas() for own in tables])
     names = [column["name"] for column in answer["columns"]]
-    binned, tested = (in_bins(rows[names].to_numpy(np.float32), cuts) for rows in (pooled, test))
+    cells = pooled[names].to_numpy(np.float32)
+    binned, tested = in_bins(cells, cuts), in_bins(test[names].to_numpy(np.float32), cuts)
     settings = {"objective": "binary:logistic", "max_depth": depth, "eta": 0.1, "base_score": answer["base_score"]}
     theirs = pooled_booster(binned, pooled["y"].to_numpy(), ROUNDS // 2, **settings)
     counts = [
-        same_nodes(own, other, cuts)
+        same_nodes(own, other, cells, binned)
         for own, other in zip(trees_in(booster_text(answer)), trees_in(theirs.save_raw("json")), strict=True)
     ]
     same, nodes = np.sum(counts, axis=0)

@@ -97,23 +97,30 @@ def in_bins(cells: np.ndarray, cuts: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(found, axis=1).astype(np.float32)
 
 
-def same_nodes(own: dict[str, Any], other: dict[str, Any], cuts: Sequence[np.ndarray]) -> tuple[int, int]:
-    """How many nodes of XGBoost's tree over bins (`other`) are the same in ours, and how many it has."""
-    same, pairs = 0, [(0, 0)]
+def same_nodes(own: dict[str, Any], other: dict[str, Any], cells: np.ndarray, binned: np.ndarray) -> tuple[int, int]:
+    """How many nodes of XGBoost's tree over bins (`other`) are the same in ours, and how many it has: leaves of the
+    same weight, splits of the same column that send the same rows left. (Where a node has no row in a bin, the cuts
+    around it are equally good, and which one XGBoost takes is the rounding of its sums.)
+    """
+    same, pairs = 0, [(0, 0, np.arange(len(cells)))]
     while pairs:
-        mine, theirs = pairs.pop()
+        mine, theirs, rows = pairs.pop()
         leaf = other["left_children"][theirs] < 0
         if leaf or own["left_children"][mine] < 0:
             close = abs(other["split_conditions"][theirs] - own["split_conditions"][mine]) < 1e-4
             same += leaf and own["left_children"][mine] < 0 and close
             continue
-        column, cut = other["split_indices"][theirs], int(np.ceil(other["split_conditions"][theirs])) - 1
-        value = cuts[column][cut] if cut < len(cuts[column]) else np.finfo(np.float32).max
-        if own["split_indices"][mine] == column and np.float32(own["split_conditions"][mine]) == value:
-            same += own["default_left"][mine] == other["default_left"][theirs]
-            for side in ("left_children", "right_children"):
-                pairs.append((own[side][mine], other[side][theirs]))
+        left, expected = _goes_left(own, mine, cells[rows]), _goes_left(other, theirs, binned[rows])
+        if own["split_indices"][mine] == other["split_indices"][theirs] and np.array_equal(left, expected):
+            same += 1
+            for side, kept in (("left_children", left), ("right_children", ~left)):
+                pairs.append((own[side][mine], other[side][theirs], rows[kept]))
     return same, len(other["left_children"])
+
+
+def _goes_left(tree: dict[str, Any], node: int, rows: np.ndarray) -> np.ndarray:
+    cells = rows[:, tree["split_indices"][node]]
+    return np.where(np.isnan(cells), bool(tree["default_left"][node]), cells < tree["split_conditions"][node])
 
 
 def pooled_booster(cells: np.ndarray, target: np.ndarray, rounds: int, **settings: Any) -> "xgboost.Booster":
