@@ -28,6 +28,7 @@ from bench import (
     statistics,
     tree_methods,
     trees,
+    ui,
     wire,
 )
 from bench.table import machine, show
@@ -50,6 +51,7 @@ BENCHES = {
     "letters": letters,
     "trees": trees,
     "tree-methods": tree_methods,
+    "ui": ui,
 }
 
 

@@ -18,7 +18,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        return self.content.decode()
+        return self.content.decode(errors="replace")
 
 
 class WebClient:
@@ -55,7 +55,9 @@ class WebClient:
             "path": unquote(path),
             "raw_path": path.encode("latin-1", "replace"),
             "query_string": query.encode("latin-1", "replace"),
-            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()],
+            "headers": [
+                (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in sent.items()
+            ],
             "server": ("127.0.0.1", 8765),
             "client": ("127.0.0.1", 50_000),
         }

@@ -38,24 +38,25 @@ def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
     One colour an algorithm, thin lines for seeds, bold for means. The mean curve passes through the mean cost and the
     mean metric of each round. A single run that the reference set evaluates shows its test set too.
     """
-    figure = go.Figure()
+    lines: list[go.Scatter] = []
     own = next(iter(groups.values()))[0].label.metric
     metric = own if metric is None else metric
     for index, (algorithm, runs) in enumerate(groups.items()):
         name, ink = escape(algorithm), colour(index)
         curves = [metric_curve(run, run.label.evaluated_by, metric, AXES[axis]) for run in runs]
         if len(runs) == 1:
-            evaluated = f"{runs[0].label.evaluated_by}.{metric}"
-            figure.add_trace(_line(curves[0], name, ink, width=2.5).update(meta=evaluated))
-            if runs[0].label.evaluated_by == REFERENCE:
+            evaluated_by = runs[0].label.evaluated_by
+            lines.append(_line(curves[0], name, ink, width=2.5, column=f"{evaluated_by}.{metric}"))
+            if evaluated_by == REFERENCE:
                 test = metric_curve(runs[0], TEST, metric, AXES[axis])
-                line = _line(test, f"{name}, test set", ink, width=1.5, dash="dot")
-                figure.add_trace(line.update(meta=f"{TEST}.{metric}"))
+                column = f"{TEST}.{metric}"
+                lines.append(_line(test, f"{name}, test set", ink, width=1.5, dash="dot", column=column))
             continue
         for run, curve in zip(runs, curves, strict=True):
-            line = _line(curve, f"{name}, seed {run.label.seed}", translucent(ink, 0.35), width=1)
-            figure.add_trace(line.update(showlegend=False))
-        figure.add_trace(_line(mean_curve(curves), f"{name}, mean of {len(runs)}", ink, width=3))
+            seed = f"{name}, seed {run.label.seed}"
+            lines.append(_line(curve, seed, translucent(ink, 0.35), width=1, in_legend=False))
+        lines.append(_line(mean_curve(curves), f"{name}, mean of {len(runs)}", ink, width=3))
+    figure = go.Figure(lines)
     targets = {run.label.target for runs in groups.values() for run in runs if metric == own}
     for target in targets - {None}:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
@@ -85,10 +86,20 @@ def mean_curve(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return mean
 
 
-def _line(curve: NDArray[np.float64], name: str, ink: str, *, width: float, dash: str = "solid") -> go.Scatter:
+def _line(
+    curve: NDArray[np.float64],
+    name: str,
+    ink: str,
+    *,
+    width: float,
+    dash: str = "solid",
+    column: str | None = None,
+    in_legend: bool = True,
+) -> go.Scatter:
+    """A line; `column` of metrics.csv is where more of it comes from while the run goes on."""
     known = curve[~np.isnan(curve[:, 1])]
-    line = {"color": ink, "width": width, "dash": dash}
-    return go.Scatter(x=known[:, 0], y=known[:, 1], name=name, mode="lines", line=line, showlegend=len(known) > 0)
+    line, shown = {"color": ink, "width": width, "dash": dash}, in_legend and len(known) > 0
+    return go.Scatter(x=known[:, 0], y=known[:, 1], name=name, mode="lines", line=line, showlegend=shown, meta=column)
 
 
 def participation(run: ParticipationCounts) -> go.Figure:

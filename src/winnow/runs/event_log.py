@@ -47,7 +47,10 @@ def encode_event(event: AnyEvent) -> bytes:
 def decode_event(line: bytes) -> AnyEvent:
     record = msgspec.json.decode(line)
     event = EVENTS[record.pop("kind")]
-    return event(**{name: _REVIVE[name](value) if name in _REVIVE else value for name, value in record.items()})
+    for name, value in record.items():
+        if (revive := _REVIVE.get(name)) is not None:
+            record[name] = revive(value)
+    return event(**record)
 
 
 def json_default(value: object) -> Any:
@@ -62,13 +65,15 @@ def json_default(value: object) -> Any:
 
 
 def _number(value: float | None) -> float:
+    if type(value) is float:  # nearly all are
+        return value
     if not isinstance(value, int | float | None):
         raise TypeError("not a number")
     return float("nan") if value is None else value
 
 
 def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: _number(value) for name, value in values.items()}
+    return {name: value if type(value) is float else _number(value) for name, value in values.items()}
 
 
 def _integer(value: int) -> int:

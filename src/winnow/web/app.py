@@ -72,5 +72,5 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 def _failed(request: Request, error: Exception) -> Response:
     """A bug: the browser learns nothing of it, the terminal all."""
-    log.error("page %s failed", one_line(request.url.path), exc_info=error)
+    log.error("page %s failed", one_line(request.scope["path"]), exc_info=error)
     return page_response(request, title="This page failed", lead="Where winnow ui runs, the log says why.", status=500)

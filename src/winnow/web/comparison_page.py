@@ -9,17 +9,17 @@ from winnow.core import RunError
 from winnow.report.differing_settings import differing_settings
 from winnow.report.markup import html_table, paragraph, section
 from winnow.report.report import check_one_metric, report_parts
-from winnow.report.run_groups import group_by_experiment
-from winnow.runs import RunFolder, RunView
+from winnow.report.run_groups import group_plot_data
+from winnow.runs import RunView
 from winnow.web.page_layout import PageSet, page_response
-from winnow.web.run_files import check_run_files
-from winnow.web.run_index import RunIndex
+from winnow.web.run_index import IndexedRun, RunIndex
 from winnow.web.run_page import known_run
+from winnow.web.run_reader import RunReader
 
 MAX_COMPARED = 200
 
 
-def comparison_pages(index: RunIndex) -> PageSet:
+def comparison_pages(index: RunIndex, reader: RunReader) -> PageSet:
     router = APIRouter()
 
     @router.get("/compare")
@@ -27,23 +27,25 @@ def comparison_pages(index: RunIndex) -> PageSet:
         keys = list(dict.fromkeys(run))
         if len(keys) > MAX_COMPARED:
             raise RunError(f"{len(keys)} runs were chosen; at most {MAX_COMPARED} are compared at a time")
-        views = [_view(index, key) for key in keys]
+        runs = [reader.read(_training(index, key)) for key in keys]
+        views = [view for view, _ in runs]
         if len(views) < 2:
             lead = "Tick two or more runs in the list, then choose Compare."
             return page_response(request, title="Comparison", lead=lead)
         check_one_metric(views)
-        title, lead, body = report_parts(group_by_experiment(views))
+        title, lead, body = report_parts(group_plot_data(runs))
         return page_response(request, title=title, lead=lead, body=_differences(views) + body)
 
     return PageSet(links=(), router=router)
 
 
-def _view(index: RunIndex, key: str) -> RunView:
+def _training(index: RunIndex, key: str) -> IndexedRun:
     run = known_run(index, key)
     if not run.is_training:
         raise RunError(f"{run.shown} answers a question; only trainings are compared")
-    check_run_files(run.path)
-    return RunFolder.open(run.path)
+    if run.state == "damaged":
+        raise RunError(f"{run.shown} cannot be read: {run.problem}")
+    return run
 
 
 def _differences(views: list[RunView]) -> str:

@@ -49,7 +49,7 @@ def page_response(request: Request, *, title: str, lead: str = "", body: str = "
 {tags}
 </head>
 <body>
-<nav aria-label="Pages">{"".join(_entry(link, request.url.path) for link in links)}</nav>
+<nav aria-label="Pages">{"".join(_entry(link, request.scope["path"]) for link in links)}</nav>
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(lead)}</p></header>
 <p id="notice" role="status" hidden></p>

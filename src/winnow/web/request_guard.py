@@ -86,7 +86,7 @@ class RequestGuard:
     def _admit(self, scope: Scope) -> Response | None:
         """None for a request that a page may answer; the answer itself where it is a login."""
         headers = Headers(scope=scope)
-        _check_size(scope, headers)
+        _check_shape(scope, headers)
         self._check_place(headers)
         if scope["method"] not in READING | CHANGING:
             raise Refused(405, f"{scope['method'][:20]} is not a method of these pages")
@@ -134,9 +134,11 @@ class RequestGuard:
         raise Refused(403, LOGIN_ADVICE)
 
 
-def _check_size(scope: Scope, headers: Headers) -> None:
+def _check_shape(scope: Scope, headers: Headers) -> None:
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_ADDRESS:
         raise Refused(414, f"the address is longer than {MAX_ADDRESS:,} characters")
+    if not scope["query_string"].isascii():
+        raise Refused(400, "the address holds what no address may hold")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length[:20]) > MAX_BODY:
         raise Refused(413, f"the request is larger than {MAX_BODY:,} bytes")

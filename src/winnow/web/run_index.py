@@ -110,7 +110,7 @@ class RunIndex:
             self._looked = time.monotonic()
 
     def _read(self, path: Path, root: Path) -> _Known:
-        stamp, known = _stamp(path), self._known.get(path)
+        stamp, known = files_stamp(path), self._known.get(path)
         if known is not None and known.stamp == stamp and known.run.state not in ("running", "interrupted"):
             return known
         key = sha256(os.fsencode(path)).hexdigest()[:20]
@@ -201,8 +201,8 @@ def _subfolders(folder: Path) -> list[str]:
         return []
 
 
-def _stamp(folder: Path) -> tuple[int, ...]:
-    """What changes whenever one of the files that the list reads does."""
+def files_stamp(folder: Path) -> tuple[int, ...]:
+    """What changes whenever one of the files that tell of rounds and results does."""
     stamp: list[int] = []
     for name in ("", file_names.LABEL, file_names.RESULT, file_names.EVENTS):
         try:

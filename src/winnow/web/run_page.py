@@ -12,19 +12,20 @@ from winnow.core.untrusted_text import one_line
 from winnow.report.markup import collapsible, figure_html, html_table, link_cell, paragraph, section
 from winnow.report.number_format import size_text
 from winnow.report.report import report_parts
-from winnow.report.run_groups import group_by_experiment
-from winnow.runs import RunFolder, RunView
+from winnow.report.run_groups import group_plot_data
+from winnow.runs import RunFolder
 from winnow.web.live_run import follow_run, live_cards
 from winnow.web.live_stream import live_response
 from winnow.web.page_layout import PageSet, page_response
 from winnow.web.run_files import DOWNLOADS, check_run_file, check_run_files, open_download
 from winnow.web.run_index import IndexedRun, RunIndex
+from winnow.web.run_reader import RunReader
 from winnow.web.selection_map import selection_map
 
 CHUNK = 2**18
 
 
-def run_pages(index: RunIndex) -> PageSet:
+def run_pages(index: RunIndex, reader: RunReader) -> PageSet:
     router = APIRouter()
 
     @router.get("/runs/{key}")
@@ -33,9 +34,7 @@ def run_pages(index: RunIndex) -> PageSet:
         if run.state == "damaged":
             lead = f"This run cannot be read: {one_line(run.problem)}"
             return page_response(request, title=one_line(run.shown), lead=lead)
-        check_run_files(run.path)
-        view = RunFolder.open(run.path)
-        title, lead, body = _training(run, view) if run.is_training else _answer(run, view)
+        title, lead, body = _training(run, reader) if run.is_training else _answer(run)
         return page_response(request, title=one_line(title), lead=lead, body=body + _files(run))
 
     @router.get("/runs/{key}/live")
@@ -74,13 +73,12 @@ def known_run(index: RunIndex, key: str) -> IndexedRun:
 # A training -----------------------------------------------------------------------------------------------------------
 
 
-def _training(run: IndexedRun, view: RunView) -> tuple[str, str, str]:
+def _training(run: IndexedRun, reader: RunReader) -> tuple[str, str, str]:
     from winnow.explain.report_with_privacy import explain_run  # noqa: PLC0415 - loads torch, which the list needs not
     from winnow.explain.unassessed_clients import why_not_assessed  # noqa: PLC0415
 
-    groups = group_by_experiment([view])
-    _, lead, body = report_parts(groups, explain_run, why_not_assessed)
-    drawn = next(iter(groups.values()))[0]
+    view, drawn = reader.read(run)
+    _, lead, body = report_parts(group_plot_data([(view, drawn)]), explain_run, why_not_assessed)
     figure = selection_map(view.events(), drawn.participation)
     caption = "Who was selected when; darker is more often"
     selected = section("Selection by round", figure_html(figure, caption)) if figure else ""
@@ -96,7 +94,9 @@ def _state_text(run: IndexedRun) -> str:
 # An answer ------------------------------------------------------------------------------------------------------------
 
 
-def _answer(run: IndexedRun, view: RunView) -> tuple[str, str, str]:
+def _answer(run: IndexedRun) -> tuple[str, str, str]:
+    check_run_files(run.path)
+    view = RunFolder.open(run.path)
     settings = section("Question", collapsible("Configuration", view.config_text))
     if view.result is None:
         body = paragraph("The answer is not there yet." if run.state == "running" else "The run was interrupted.")

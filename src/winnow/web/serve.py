@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from winnow.web.request_guard import Access
 from winnow.web.run_index import RunIndex
 from winnow.web.run_list_page import run_list_pages
 from winnow.web.run_page import run_pages
+from winnow.web.run_reader import RunReader
 
 if TYPE_CHECKING:
     from winnow.deploy.client.connection import Connection
@@ -29,8 +31,13 @@ def run_page_sets(folders: Sequence[Path]) -> list[PageSet]:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; name one with runs")
-    index = RunIndex(folders)
-    return [make(index) for make in (run_list_pages, question_list_pages, run_pages, comparison_pages)]
+    index, reader = RunIndex(folders), RunReader()
+    return [
+        run_list_pages(index),
+        question_list_pages(index),
+        run_pages(index, reader),
+        comparison_pages(index, reader),
+    ]
 
 
 def federation_page_sets(connection: "Connection", *, control: bool) -> list[PageSet]:
@@ -49,7 +56,7 @@ def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready:
         access = Access.loopback(listener.getsockname()[1])
         config = uvicorn.Config(
             create_app(access, page_sets),
-            log_level="error",
+            log_level="critical",
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -60,7 +67,8 @@ def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready:
         )
         shown = f"[{host}]" if ":" in host else host
         on_ready(f"http://{shown}:{listener.getsockname()[1]}/?token={access.token}")
-        uvicorn.Server(config).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # which is how it ends
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:
