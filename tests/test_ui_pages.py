@@ -99,6 +99,23 @@ def test_the_list_has_every_run_with_its_result(client: WebClient, runs: Path) -
         assert 'data-verdict="finished"' in row
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", {"rate0.1-seed0", "rate0.1-seed1", "rate0.5-seed0"}),
+        ("local.learning_rate=0.5", {"rate0.5-seed0"}),
+        ("learning_rate=0.1 seed=1", {"rate0.1-seed1"}),
+        ("finished RATE0.1", {"rate0.1-seed0", "rate0.1-seed1"}),
+        ("learning_rate=0", set()),
+        ("<script>", set()),
+    ],
+)
+def test_runs_are_found_by_words_and_settings(client: WebClient, runs: Path, query: str, found: set[str]) -> None:
+    text = client.get("/", params={"q": query}).text
+    assert {name for name, key in keys(runs).items() if f'"/runs/{key}"' in text} == found
+    assert "<script>" not in text
+
+
 def test_a_run_has_curves_clients_costs_privacy_configuration_and_files(client: WebClient, runs: Path) -> None:
     text = client.get(f"/runs/{keys(runs)['rate0.1-seed0']}").text
     for part in ("Clients", "Summary", "Progress", "Losses", "Costs", "Who learns what", "Selection by round", "Files"):

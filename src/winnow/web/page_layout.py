@@ -30,6 +30,9 @@ class PageSet:
     router: APIRouter
 
 
+LOG_OUT = '<button type="button" data-post="/logout" data-confirm="Log out of these pages?">Log out</button>'
+
+
 def page_response(request: Request, *, title: str, lead: str = "", body: str = "", status: int = 200) -> HTMLResponse:
     """A page with the menu around it. `title` and `lead` are escaped here; `body` comes out of `report.markup`."""
     links: Sequence[NavigationLink] = request.app.state.links
@@ -49,7 +52,7 @@ def page_response(request: Request, *, title: str, lead: str = "", body: str = "
 {tags}
 </head>
 <body>
-<nav aria-label="Pages">{"".join(_entry(link, request.scope["path"]) for link in links)}</nav>
+<nav aria-label="Pages">{"".join(_entry(link, request.scope["path"]) for link in links)}{LOG_OUT}</nav>
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(lead)}</p></header>
 <p id="notice" role="status" hidden></p>

@@ -1,6 +1,7 @@
 """The list of runs."""
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,6 +12,7 @@ from winnow.report.markup import TableCell, checkbox_cell, link_cell, paragraph,
 from winnow.report.number_format import MISSING, number_text
 from winnow.web.live_stream import Look, live_response
 from winnow.web.page_layout import NavigationLink, PageSet, page_response
+from winnow.web.run_filter import filter_runs
 from winnow.web.run_index import IndexedRun, RunIndex
 
 HEADER = ("Run", "Compare", "State", "Algorithm", "Seed", "Best", "Rounds", "Time", "Energy", "ε", "Started (UTC)")
@@ -22,12 +24,13 @@ def run_list_pages(index: RunIndex) -> PageSet:
     router = APIRouter()
 
     @router.get("/")
-    def run_list(request: Request) -> Response:
-        runs = [run for run in index.runs() if run.is_training]
-        body = _table(runs) if runs else paragraph("There are no runs here yet. They appear as soon as one is started.")
-        return page_response(
-            request, title="Runs", lead=_lead(runs), body=f'<div id="runs" data-live="/live" data-reload>{body}</div>'
-        )
+    def run_list(request: Request, q: str = "") -> Response:
+        there = [run for run in index.runs() if run.is_training]
+        runs = filter_runs(there, q)
+        none = "No run is like that." if there else "There are no runs here yet. They appear as soon as one is started."
+        body = _table(runs) if runs else paragraph(none)
+        body = f'{_search(q)}<div id="runs" class="wide" data-live="/live">{body}</div>'
+        return page_response(request, title="Runs", lead=_lead(runs, len(there)), body=body)
 
     @router.get("/live")
     def list_changes(request: Request) -> Response:
@@ -50,9 +53,18 @@ def _changes(index: RunIndex) -> Look:
     return look
 
 
-def _lead(runs: Sequence[IndexedRun]) -> str:
+def _lead(runs: Sequence[IndexedRun], there: int) -> str:
     running = sum(run.state == "running" for run in runs)
-    return f"{len(runs):,} runs, {running:,} of them running."
+    of_all = f" of {there:,}" if len(runs) < there else ""
+    return f"{len(runs):,}{of_all} runs, {running:,} of them running."
+
+
+def _search(query: str) -> str:
+    hint = "Words, or settings: local.batch_size=16"
+    return (
+        f'<form class="search" action="/" method="get"><input type="search" name="q" value="{escape(query)}" '
+        f'placeholder="{hint}" aria-label="{hint}"><button type="submit">Find</button></form>'
+    )
 
 
 def _table(runs: Sequence[IndexedRun]) -> str:
