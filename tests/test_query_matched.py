@@ -12,8 +12,10 @@ from statistics_tables import recorded
 from test_query import agree, by_key, plain
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import merge_terms, read_question
-from winnow.analytics.simulate import ask_owners
-from winnow.core import ConfigError
+from winnow.analytics.simulate import SimulatedOwners, ask_owners
+from winnow.analytics.site import AnalysisSite
+from winnow.analytics.workflow import AnalysisWorkflow
+from winnow.core import ConfigError, RoundFinished
 
 POOLED = pooled_rows(300, seed=3)
 
@@ -181,3 +183,42 @@ def test_explain_says_who_learns_which_identifiers() -> None:
     assert "hospital, insurer: which identifiers both have" in lines
     assert "at hospital" in lines
     assert "whatever WHERE says" in lines
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_an_interrupted_join_goes_on_where_it_was(steps: int) -> None:
+    """Owners keep the identifiers that they found: rows are aligned by them."""
+    question = read_question({"kind": "query", "sql": SHARED})
+    tables, terms = owners_of(question, POOLED, 10)
+    first = SimulatedOwners(question, tables, terms)
+    interrupted = AnalysisWorkflow(question, first.names)
+    finished = (event for event in interrupted.run(first.federation()) if isinstance(event, RoundFinished))
+    for _ in range(steps):
+        next(finished)
+    snapshot = interrupted.snapshot()
+    again = SimulatedOwners(question, tables, terms)
+    workflow = AnalysisWorkflow(question, again.names)
+    workflow.restore(snapshot)
+    for _ in workflow.run(again.federation(after=snapshot)):
+        pass
+    assert workflow.answer == matched_answer(SHARED, POOLED)
+
+
+class _Signs:
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        return b""
+
+
+def test_a_helper_is_the_third_party_of_products() -> None:
+    question = read_question({"kind": "query", "sql": SHARED})
+    tables, terms = owners_of(question, POOLED, 10)
+    parties = SimulatedOwners(question, tables, terms)
+    helper = AnalysisSite(
+        question, None, None, client=2, noise_seed=b"", submission="", book=lambda: None, identities=_Signs()
+    )
+    parties.sites.append(helper)
+    parties.names.append("institute")
+    workflow = AnalysisWorkflow(question, parties.names)
+    for _ in workflow.run(parties.federation()):
+        pass
+    assert workflow.answer == matched_answer(SHARED, POOLED)

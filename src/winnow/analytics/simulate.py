@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -85,9 +86,10 @@ class SimulatedOwners:
         run, found = agreement.run(), dict[int, list[str]]()
         for each in opened:
             if isinstance(run.step, Match) and run.step.share:
-                clients, local = [agreement.owners[place] for place in run.step.parties], run.step.local
-                common = set.intersection(*({*local(self._tables[client])} for client in clients))
-                found.update(dict.fromkeys(clients, sorted(common)))
+                places = {agreement.owners[place]: place for place in run.step.parties}
+                rows = [replace(self._tables[client], place=place) for client, place in places.items()]
+                common = set.intersection(*({*run.step.local(each)} for each in rows))
+                found.update(dict.fromkeys(places, sorted(common)))
             run.add(each)
         return found
 
