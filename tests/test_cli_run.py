@@ -270,6 +270,7 @@ MISTAKES = {
         ("compare", "demo", "--algorithms", "fedprof", "--all"),
         "--all and --algorithms cannot be combined;",
     ),
+    "no algorithm": (("compare", "demo", "--algorithms", ""), "algorithms: give at least one"),
     "preset in the place of a command": (("presets", "demo"), "did you mean: winnow presets show demo"),
     "rival": (("compare", "demo", "--algorithms", "fedprof,fedavgg"), "did you mean 'fedavg'?"),
 }

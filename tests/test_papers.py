@@ -316,6 +316,7 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
     absent = call(capsys, "reproduce", "fedprof", "table3")
     assert absent.code == 0
     assert "table3: skipped; missing data cifar10" in absent.err
+    assert "There are no results yet; nothing could be computed here" in absent.out
 
 
 def test_an_algorithm_that_this_version_lacks_is_named_and_left_out(monkeypatch, tmp_path):

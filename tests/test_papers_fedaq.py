@@ -32,6 +32,13 @@ def setting(name: str) -> TargetTable:
     return found
 
 
+def test_a_setting_named_is_meant_without_its_other_split() -> None:
+    assert [item.name for item in PAPER.select_items(["logistic", "cnn-dirichlet"])] == ["logistic", "cnn-dirichlet"]
+    text = write_markdown_page(Path("page.md"), PAPER, {}, ["cnn"]).read_text()
+    assert "## A CNN on CIFAR-10\n" in text
+    assert "clients unlike" not in text
+
+
 @pytest.mark.parametrize("timed", [LOGISTIC, MLP, CNN], ids=["logistic", "mlp", "cnn"])
 def test_the_time_metric_gives_the_paper_s_seconds(timed: TimedSetting) -> None:
     """With two computing times a setting; bits are rounds times those of the parameters, as published."""

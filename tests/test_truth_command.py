@@ -133,10 +133,15 @@ def test_owners_of_a_table_are_asked_alike_by_command_and_in_python(
     assert "fewer than 2 answered 1 of the items" in call(capsys, "show", folder).out
     assert call(capsys, "report", folder).code == 0
     explained = call(capsys, *asked, "--explain").out
+    assert "3 owners" in explained
     assert "iteration 1: open the sum over all owners of 8 numbers" in explained
+    assert "2 owners" in call(capsys, *asked, "--explain", "--owners", "red,blue").out
     for options, line in (
         (("--in", place, "--private"), "--private is for simulated participants of a file; leave it out"),
+        (("--in", place, "--holders", 0), "--holders is for simulated participants of a file; leave it out"),
         (("--in", place, "--trust"), "no rule of [[queries]] allows per-owner, truth"),
+        ((), "there is no file answers; a table of several owners needs --in FILE or --kit KIT"),
+        (("--kit", tmp_path, "--explain"), "--explain takes the owners' terms from a federation file"),
         (("--folder", folder), "--folder is for a table of several owners (--in, --kit); leave it out"),
     ):
         refused = call(capsys, "truth", "answers", *options)
@@ -203,6 +208,8 @@ def test_explain_says_who_learns_what_and_warns(answers: Path, capsys: pytest.Ca
         ("a,1,x\na,2,y\na,1,y\n", (), "answers.csv, line 4: worker '1' answers item 'a' a second time (before: "),
         ("a,1,x\na,2,z\n", ("--labels", "x,y"), "answers.csv, line 3: unknown label 'z'; valid: x, y"),
         ("a,1,x\na,2,y\n", ("--labels", "x"), "labels: name two or more, each once"),
+        ("a,1,x\na,2,y\n", ("--labels", ""), "--labels: name two or more, each once"),
+        ("a,1,x\na,2,y\n", ("--seed", -1), "seed: -1 is not 0 or more"),
         ("a,1,\na,2,\n", (), "all cells of column 'label' are empty: nobody answered"),
         ("", (), "there are no answers"),
         ("a,1,x\nb,1,y\n", (), "all answers are from worker '1'"),

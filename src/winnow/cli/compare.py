@@ -98,7 +98,9 @@ def _names(algorithms: str | None, *, every: bool) -> str | None:
 
     if every and algorithms is not None:
         raise ConfigError("--all and --algorithms cannot be combined; remove one of them")
-    return None if every else algorithms or DEFAULT_ALGORITHM_NAMES
+    if every:
+        return None
+    return DEFAULT_ALGORITHM_NAMES if algorithms is None else algorithms
 
 
 def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]) -> "list[Experiment]":

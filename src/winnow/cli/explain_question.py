@@ -26,9 +26,17 @@ def answered_question(run: Path) -> "tuple[Question, MergedTerms] | None":
     return question, _terms(question, Path(view.config["federation"]), tuple(view.config["owners"]))
 
 
-def explain_asked(question: "Question", federation: Path, *, as_json: bool) -> None:
-    """Explain a question that has not been put."""
-    show_explanation(question, _terms(question, federation, ()), as_json=as_json)
+def explain_asked(
+    question: "Question", *, federation: Path | None, kit: Path | None, owners: str | None, as_json: bool
+) -> None:
+    """Explain a question that has not been put, to these owners or to all."""
+    from winnow.cli.ask_owners import names
+    from winnow.core import ConfigError
+    from winnow.questions import FEDERATION_FILE
+
+    if kit is not None:
+        raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
+    show_explanation(question, _terms(question, federation or Path(FEDERATION_FILE), names(owners)), as_json=as_json)
 
 
 def _terms(question: "Question", federation: Path, owners: tuple[str, ...]) -> "MergedTerms":

@@ -75,7 +75,7 @@ def fit(
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import stdout_console, write_json
     from winnow.core import ConfigError
-    from winnow.questions import FEDERATION_FILE, only_table
+    from winnow.questions import only_table
 
     check_output(out, ".json")
     if model in WITHOUT_RESPONSE and table is not None:
@@ -101,7 +101,7 @@ def fit(
     if explain:
         from winnow.cli.explain_question import explain_asked
 
-        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        explain_asked(question, federation=federation, kit=kit, owners=owners, as_json=as_json)
         return
     found = FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
     if out is not None:

@@ -46,7 +46,6 @@ def intersect(
     from winnow.core import ConfigError
     from winnow.core.join_names import listed
     from winnow.core.untrusted_text import one_line
-    from winnow.questions import FEDERATION_FILE
 
     if out is not None and kit is not None:
         raise ConfigError("--out writes what simulated owners learn; real ones keep it (results in site.toml)")
@@ -63,7 +62,7 @@ def intersect(
     if explain:
         from winnow.cli.explain_question import explain_asked
 
-        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        explain_asked(question, federation=federation, kit=kit, owners=owners, as_json=as_json)
         return
     learnt: dict[str, list[str]] = {}
     found = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_match=learnt.__setitem__)

@@ -88,7 +88,7 @@ def reproduce(
             lambda: f"winnow: stopped; continue with the same command and --out {shell_argument(folder)}"
         ):
             failed = _compute(chosen, names, wanted, results, folder, workers or available_cores(), quiet=quiet)
-    _show(chosen, names, results.lines, folder)
+    _show(chosen, names, results.lines, folder, computed=run)
     if failed:
         raise typer.Exit(1)
 
@@ -133,14 +133,15 @@ def _compute(
     return failed
 
 
-def _show(paper: "Paper", names: tuple[str, ...], lines: "ResultLines", folder: Path) -> None:
+def _show(paper: "Paper", names: tuple[str, ...], lines: "ResultLines", folder: Path, *, computed: bool) -> None:
     from winnow.papers.results_page import write_html_page, write_markdown_page
 
     write_markdown_page(folder / TEXT, paper, lines, names)
     page = write_html_page(folder / PAGE, paper, lines, names)
     typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
     if not lines:
-        typer.echo("There are no results yet; remove --no-run or add --from FILE")
+        advice = "nothing could be computed here; add --from FILE" if computed else "remove --no-run or add --from FILE"
+        typer.echo(f"There are no results yet; {advice}")
 
 
 def _paper(name: str) -> "Paper":

@@ -69,7 +69,6 @@ def stats(
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import say, stdout_console, write_json
     from winnow.core import ConfigError
-    from winnow.questions import FEDERATION_FILE
 
     check_output(out, ".html")
     given = {
@@ -92,9 +91,7 @@ def stats(
     if explain:
         from winnow.cli.explain_question import explain_asked
 
-        if kit is not None:
-            raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
-        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        explain_asked(question, federation=federation, kit=kit, owners=owners, as_json=as_json)
         return
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder)
     report = StatisticsReport(answer)

@@ -65,7 +65,6 @@ def trees(
     from winnow.analytics.trees.boosted_trees import MODEL_FILES, BoostedTrees, require_xgboost
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import stdout_console, write_json
-    from winnow.questions import FEDERATION_FILE
 
     check_output(out, out.suffix.lower() if out is not None and out.suffix.lower() in MODEL_FILES else MODEL_FILES[0])
     check_output(page, ".html", "--page")
@@ -96,7 +95,7 @@ def trees(
     if explain:
         from winnow.cli.explain_question import explain_asked
 
-        explain_asked(question, federation or Path(FEDERATION_FILE), as_json=as_json)
+        explain_asked(question, federation=federation, kit=kit, owners=owners, as_json=as_json)
         return
     found = BoostedTrees(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
     if out is not None:

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import ExplainOption, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
     from winnow.analytics.truth.truth_report import TruthReport
+
+DEFAULTS = {"dropouts": "kept", "dropout": 0.0, "seed": 0}
+"""Of options that are never absent."""
 
 
 def truth(
@@ -51,7 +54,15 @@ def truth(
     trust: Annotated[
         bool, typer.Option("--trust", help="Of a table: tell each owner's trust, which all must allow (per-owner).")
     ] = False,
-    federation: FederationFile = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option(
+            "--in",
+            metavar="FILE",
+            help="Of a table: the file that declares it and simulates its owners.",
+            show_default=False,
+        ),
+    ] = None,
     kit: PersonKit = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
@@ -86,8 +97,11 @@ def truth(
     """Find what is true of items that workers answered differently, and how far each worker can be trusted."""
     from winnow.analytics.answers import answer_errors
     from winnow.cli.ask_owners import check_output, names
+    from winnow.core import ConfigError
 
     check_output(out, ".html")
+    if labels is not None and not names(labels):
+        raise ConfigError("--labels: name two or more, each once")
     _refuse({"json": weights and as_json}, "everything that was found, and --weights for trust alone")
     asked: dict[str, Any] = {"item": item, "label": label, "method": method, "ranking": ranking}
     simulated: dict[str, Any] = {
@@ -99,17 +113,22 @@ def truth(
     }
     drawn: dict[str, Any] = {"dropout": dropout, "seed": seed}
     if federation is not None or kit is not None:
-        _refuse(simulated | drawn, "simulated participants of a file", {"dropouts": "kept"})
+        _refuse(simulated | drawn, "simulated participants of a file")
         asked |= {"kind": "truth", "table": answers, "worker": worker, "iterations": iterations, "trust": trust}
         question = {name: value for name, value in asked.items() if value is not None}
         if explain:
-            _explain_question(question, federation, kit, as_json=as_json)
+            from winnow.analytics.question import read_question
+            from winnow.cli.explain_question import explain_asked
+
+            explain_asked(read_question(question), federation=federation, kit=kit, owners=owners, as_json=as_json)
             return
         with answer_errors():
             report = _ask_owners(question, federation, kit, owners, folder)
             _show(report, csv, out, as_json=as_json, weights=weights)
         return
     _refuse({"trust": trust, "owners": owners, "folder": folder}, "a table of several owners (--in, --kit)")
+    if not Path(answers).suffix and not Path(answers).exists():
+        raise ConfigError(f"there is no file {answers}; a table of several owners needs --in FILE or --kit KIT")
     from winnow.analytics.truth.find_truth import explain_truth_of, find_truth
     from winnow.cli.console import write_json
 
@@ -121,24 +140,13 @@ def truth(
     _show(find_truth(answers, **asked, **drawn, iterations=iterations), csv, out, as_json=as_json, weights=weights)
 
 
-def _refuse(options: dict[str, Any], where: str, defaults: dict[str, Any] | None = None) -> None:
+def _refuse(options: dict[str, Any], where: str) -> None:
     """Options that have no meaning here are not passed over in silence."""
     from winnow.core import ConfigError
 
     for name, value in options.items():
-        if value and value != (defaults or {}).get(name):
+        if value != DEFAULTS.get(name) and value is not False and value != ():
             raise ConfigError(f"--{name} is for {where}; leave it out")
-
-
-def _explain_question(given: dict[str, Any], federation: Path | None, kit: Path | None, *, as_json: bool) -> None:
-    from winnow.analytics.question import read_question
-    from winnow.cli.explain_question import explain_asked
-    from winnow.core import ConfigError
-    from winnow.questions import FEDERATION_FILE
-
-    if kit is not None:
-        raise ConfigError("--explain takes the owners' terms from a federation file; use --in instead of --kit")
-    explain_asked(read_question(given), federation or Path(FEDERATION_FILE), as_json=as_json)
 
 
 def _ask_owners(

@@ -66,7 +66,12 @@ class PaperItem(ABC):
     @property
     def names(self) -> set[str]:
         """What a user may call it: its name, or that of the figure of which it is a case."""
-        return {self.name, self.name.partition("-")[0]}
+        return {self.name, self.figure}
+
+    @property
+    def figure(self) -> str:
+        """The figure of which it is a case, by the name up to the first dash."""
+        return self.name.partition("-")[0]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         """The federated runs whose lines it shows."""
@@ -112,9 +117,13 @@ class Paper:
     items: tuple[PaperItem, ...]
 
     def select_items(self, names: Sequence[str]) -> list[PaperItem]:
-        """The items of these names, where `fig3` stands for all cases of that figure; all where none is named."""
+        """The items of these names; all where none is named.
+
+        `fig3` stands for all cases of that figure, unless an item has just that name: then it is meant alone.
+        """
         known = {name for item in self.items for name in item.names}
         for name in names:
             if name not in known:
                 raise ConfigError(f"{self.name} has no table or figure {name!r}; {suggest(name, known)}")
-        return [item for item in self.items if not names or item.names & set(names)]
+        figures = set(names) - {item.name for item in self.items}
+        return [item for item in self.items if not names or item.name in names or item.figure in figures]

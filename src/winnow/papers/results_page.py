@@ -37,7 +37,8 @@ def write_markdown_page(path: Path, paper: Paper, lines: ResultLines, names: Seq
 
 
 def _shown(paper: Paper, lines: ResultLines, names: Sequence[str]) -> Iterator[tuple[str, list[PageBlock]]]:
+    named = paper.select_items(names)
     for item in paper.items:
         blocks = item.blocks(lines)
-        if not names or item.names & set(names) or (blocks and item.has_results(lines)):
+        if item in named or (blocks and item.has_results(lines)):
             yield item.title, blocks

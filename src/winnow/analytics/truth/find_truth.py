@@ -36,6 +36,8 @@ def find_truth(
     """The report on these answers; see `winnow.truth`."""
     if iterations is not None and iterations < 1:
         raise ConfigError(f"iterations: {iterations} is not 1 or more")
+    if seed < 0:
+        raise ConfigError(f"seed: {seed} is not 0 or more")
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout: {dropout:g} is not a probability below 1")
     _check_private(private, holders is not None, threshold is not None, dropout > 0, dropouts != KEPT, ranking)
