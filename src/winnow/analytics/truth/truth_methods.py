@@ -41,6 +41,8 @@ class TruthMethod(ABC):
     """Sums beside those of the items."""
     bound: ClassVar[float] = 1.0
     """No worker adds more than this to a sum, in size."""
+    least_confidence: ClassVar[float] = 0.0
+    """Confidences are between this and 1."""
     iterations: ClassVar[int] = 10
     """After so many, labels have long stopped changing."""
 
@@ -170,6 +172,7 @@ class CrhMethod(TruthMethod):
     name = "crh"
     shared_sums = 1
     bound = -log(MIN_ERROR)
+    least_confidence = -1.0
 
     def columns(self, classes: int) -> int:
         return 1

@@ -38,13 +38,17 @@ class TruthSite:
     """The handlers of a site that hosts participants, whose own answers `answers` has by client.
 
     A vector is dealt as its difference from the last one that was counted, so a holder keeps one running total: the
-    sum over the last vectors of everybody who ever dealt. Nobody says two different things in one round, and a holder
-    adds nobody again who left: a sum with and one without somebody differ by that participant's vector.
+    sum over the last vectors of everybody who ever dealt. Nobody answers twice in a round, and a holder adds nobody
+    again who left: a sum with and one without somebody differ by that participant's vector. A message says from which
+    estimate it was made, and a holder adds those alone that were made from its own: one participant whose trust was
+    moved apart from all others' would show in the sum.
     """
 
     def __init__(self, terms: TruthTerms, answers: Mapping[int, AnswerArrays]) -> None:
         self._terms, self._answers = terms, answers
-        self._asked: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self._last_round: dict[tuple[str, int], int] = {}
+        self._told: dict[int, tuple[int, bytes]] = {}
+        """The round in which each participant dealt last, and the digest of the estimate that it was told."""
         self._senders: dict[int, frozenset[int]] = {}
         """Whom each holder added last."""
 
@@ -54,13 +58,14 @@ class TruthSite:
     def _deal(self, task: Task) -> Reply:
         terms = self._terms
         estimate = read_estimate(task.payload, terms)
-        told = b"" if estimate is None else estimate.confidence.tobytes() + estimate.shared.tobytes()
-        self._only_once(task, told)
+        self._only_once(task)
+        told = _digest(estimate)
+        self._told[task.client] = (task.round, told)
         vector = own_vector(terms, self._answers[task.client], estimate)
         last = _kept(task, DEALT, terms) if terms.dropouts == KEPT else np.zeros_like(vector)
         shares = split_vector(in_field(vector.astype(np.int64) - last), terms.holders, terms.threshold)
         messages = {
-            holder: terms.header(task.round, task.client, holder) + encode_elements(row)
+            holder: terms.header(task.round, task.client, holder, told) + encode_elements(row)
             for holder, row in zip(terms.holders, shares, strict=True)
         }
         kept = {**task.client_state, DEALT: {VALUES: vector}}
@@ -71,7 +76,10 @@ class TruthSite:
         senders = _senders_of(task, terms)
         if me not in terms.holders:
             raise SharesError(f"participant {me} holds no shares")
-        self._only_once(task, repr(senders).encode())
+        dealt_in, told = self._told.get(me, (0, b""))
+        if dealt_in != task.round:
+            raise SharesError(f"participant {me} is to add in round {task.round}, in which it dealt nothing")
+        self._only_once(task)
         for again in sorted({*senders} - self._senders.get(me, {*senders})):
             raise SharesError(f"participant {again} was left out before and is to be added again", again)
         for stranger in sorted({*task.peer_messages} - {*senders}):
@@ -80,30 +88,30 @@ class TruthSite:
         before = _kept(task, TOTAL, terms) if kept else np.zeros(terms.length, np.uint32)
         added = before.astype(np.int64)
         for sender in senders:
-            added += self._shares(task, sender)
+            added += self._shares(task, sender, told)
         total = in_field(added)
         self._senders[me] = frozenset(senders)
         state = {**task.client_state, TOTAL: {VALUES: total}} if kept else task.client_state
         return Reply(task=task, payload={SUM: {VALUES: total}}, new_client_state=state)
 
-    def _shares(self, task: Task, sender: int) -> Elements:
+    def _shares(self, task: Task, sender: int, told: bytes) -> Elements:
         message = task.peer_messages.get(sender)
         if message is None:
             raise SharesError(f"there is no message of participant {sender}", sender)
-        if message[:HEADER_BYTES] != self._terms.header(task.round, sender, task.client):
-            raise SharesError(f"the message of participant {sender} is of another round, or for another holder", sender)
+        if message[:HEADER_BYTES] != self._terms.header(task.round, sender, task.client, told):
+            raise SharesError(
+                f"the message of participant {sender} is of another round or estimate, or for another holder", sender
+            )
         try:
             return decode_elements(message[HEADER_BYTES:], self._terms.length)
         except SharesError as error:
             raise SharesError(f"participant {sender}: {error}", sender) from error
 
-    def _only_once(self, task: Task, told: bytes) -> None:
-        """Whoever asks twice in a round must ask the same: two answers would tell a difference."""
-        digest = blake2b(told).digest()
-        last, said = self._asked.get((task.name, task.client), (0, b""))
-        if task.round < last or (task.round == last and digest != said):
-            raise SharesError(f"{task.name} of round {task.round} was asked before, and about something else")
-        self._asked[task.name, task.client] = (task.round, digest)
+    def _only_once(self, task: Task) -> None:
+        """Two answers in a round would tell a difference: the second deals the change since the first, which is zero."""
+        if task.round <= self._last_round.get((task.name, task.client), 0):
+            raise SharesError(f"{task.name} of round {task.round} was asked before")
+        self._last_round[task.name, task.client] = task.round
 
 
 def own_vector(terms: TruthTerms, answers: AnswerArrays, estimate: TruthEstimate | None) -> Elements:
@@ -120,9 +128,15 @@ def read_estimate(payload: Payload, terms: TruthTerms) -> TruthEstimate | None:
     shapes = (terms.items, terms.columns), (terms.method.shared_sums,)
     if (confidence.shape, shared.shape) != shapes or {confidence.dtype, shared.dtype} != {np.dtype(np.float64)}:
         raise SharesError("the server's estimate does not fit the items")
-    if not (np.isfinite(confidence).all() and np.isfinite(shared).all() and (np.abs(confidence) <= 1).all()):
+    low = terms.method.least_confidence
+    if not (np.isfinite(shared).all() and ((confidence >= low) & (confidence <= 1)).all()):  # NaN is neither
         raise SharesError("the server's estimate has a value that is no confidence")
     return TruthEstimate(confidence=confidence, shared=shared)
+
+
+def _digest(estimate: TruthEstimate | None) -> bytes:
+    told = b"" if estimate is None else estimate.confidence.tobytes() + estimate.shared.tobytes()
+    return blake2b(told).digest()
 
 
 def _senders_of(task: Task, terms: TruthTerms) -> tuple[int, ...]:

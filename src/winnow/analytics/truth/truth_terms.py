@@ -49,9 +49,12 @@ class TruthTerms:
     def bits(self) -> int:
         return bits_behind_point(self.participants, self.method.bound)
 
-    def header(self, round: int, sender: int, holder: int) -> bytes:
-        """The first bytes of a message: it fits these terms, this round, this sender and this holder alone."""
-        return blake2b(self._digest + repr((round, sender, holder)).encode(), digest_size=HEADER_BYTES).digest()
+    def header(self, round: int, sender: int, holder: int, told: bytes) -> bytes:
+        """The first bytes of a message: it fits these terms, this round, this sender and this holder alone, and the
+        estimate that the sender was told, of which `told` is a digest.
+        """
+        place = repr((round, sender, holder)).encode()
+        return blake2b(self._digest + told + place, digest_size=HEADER_BYTES).digest()
 
     @cached_property
     def _digest(self) -> bytes:
