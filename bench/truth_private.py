@@ -7,7 +7,7 @@ size     20,000 items × 800 participants with 15 holders: seconds and memory
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -30,7 +30,9 @@ from winnow.papers.truth.simulated_run import ADAPTIVE, KEPT, LeavingRule
 HOLDERS = 15
 LETTER_BYTES = 200
 """What a letter may take besides its shares."""
-LEFT_IN = (3, 5, 10)
+LEFT_IN = (3, 5, 7, 10)
+Signs = Callable[[Sequence[Numbers]], Sequence[Numbers]]
+"""What somebody who sees the sums of each iteration takes for signs of a leaver's items: scores of all items."""
 
 
 def main(what: str, *folder: str) -> None:
@@ -88,7 +90,9 @@ def _sets(folder: Path) -> Iterator[tuple[str, CrowdAnswers, tuple[str, ...]]]:
 
 def leavers(folder: Path) -> Iterator[str]:
     """Each cell has the mean over all who could leave, and over the fifth that answered most."""
-    yield from _header("set, method, iteration", "guessing", "adaptive, most", "kept, most", "kept, least")
+    yield from _header(
+        "set, method, iteration", "guessing", "adaptive, most", "kept, most", "kept, least", "kept, off trend"
+    )
     for name, crowd, methods in _sets(folder):
         answers = crowd.arrays
         if len(answers.items) == answers.item_count * answers.worker_count:
@@ -102,8 +106,8 @@ def _given_away(answers: AnswerArrays, method: str, left_in: int) -> list[str]:
     busiest = counts >= np.quantile(counts, 0.8)
     guessed = [counts / answers.item_count]
     found = [
-        np.array([share_found(answers, leaver, rule, left_in, method=method, least=least) for leaver in who])
-        for rule, least in ((ADAPTIVE[-1], False), (KEPT, False), (KEPT, True))
+        np.array([share_found(answers, leaver, rule, left_in, signs, method=method) for leaver in who])
+        for rule, signs in ((ADAPTIVE[-1], most), (KEPT, most), (KEPT, least), (KEPT, off_trend))
     ]
     return [f"{shares.mean():.3f}, {shares[busiest].mean():.3f}" for shares in guessed + found]
 
@@ -113,23 +117,39 @@ def items_of(answers: AnswerArrays, worker: int) -> Indices:
 
 
 def share_found(
-    answers: AnswerArrays,
-    leaver: int,
-    rule: LeavingRule,
-    left_in: int,
-    *,
-    method: str = "logistic",
-    least: bool = False,
+    answers: AnswerArrays, leaver: int, rule: LeavingRule, left_in: int, signs: Signs, *, method: str = "logistic"
 ) -> float:
-    """The share of a leaver's items among as many whose sums change most, or least, when it leaves."""
+    """The share of a leaver's items among as many with the highest score; of the best score, if there are several."""
     everybody = np.ones(answers.worker_count, bool)
     without = np.arange(answers.worker_count) != leaver
     present = [everybody] * (left_in - 1) + [without]
-    *_, before, after = (sums for sums, _ in sums_with_leavers(answers, rule, present, method))
-    change = np.abs(after - before).sum(axis=1)
+    scores = signs([sums for sums, _ in sums_with_leavers(answers, rule, present, method)])
     own = items_of(answers, leaver)
-    order = np.argsort(change if least else -change, kind="stable")
-    return len(np.intersect1d(order[: len(own)], own)) / len(own)
+    chosen = [np.argsort(-score, kind="stable")[: len(own)] for score in scores]
+    return max(len(np.intersect1d(each, own)) for each in chosen) / len(own)
+
+
+def most(sums: Sequence[Numbers]) -> list[Numbers]:
+    """Items whose sums change most when the participant leaves."""
+    return [np.abs(sums[-1] - sums[-2]).sum(axis=1)]
+
+
+def least(sums: Sequence[Numbers]) -> list[Numbers]:
+    return [-score for score in most(sums)]
+
+
+def off_trend(sums: Sequence[Numbers]) -> list[Numbers]:
+    """Items whose sums stop shrinking their changes as they did: by one factor for all items, or by each sum's own."""
+    changes = np.diff(np.array(sums), axis=0)
+    factors = [_ratio((changes[-1] * changes[-2]).sum(), (changes[-2] ** 2).sum())]
+    if len(changes) > 2:
+        factors.append(_ratio(changes[-2], changes[-3]).clip(-1.5, 1.5))
+    return [np.abs(changes[-1] - factor * changes[-2]).sum(axis=1) for factor in factors]
+
+
+def _ratio(above: Numbers, below: Numbers) -> Numbers:
+    """Zero where nothing changed before."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below != 0)
 
 
 # Cost -----------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def data_directory() -> Path:
-    """Real data: $WINNOW_DATA, or a folder beside the checkout. Tests that need a set skip where it is missing."""
-    beside = ROOT.parent / "shared" / "data"
-    return Path(os.environ.get("WINNOW_DATA", beside))
+    """Real data: $WINNOW_DATA, or shared/data beside the checkout or beside a folder that has it. Tests that need a set
+    skip where it is missing.
+    """
+    beside = [above / "shared" / "data" for above in ROOT.parents]
+    found = next((folder for folder in beside if folder.is_dir()), beside[0])
+    return Path(os.environ.get("WINNOW_DATA", found))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from crowd import made_up, made_up_numbers
 from winnow.analytics.agreement import Agreement, Statement
-from winnow.analytics.answers import render_answer, write_answer_page
+from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
 from winnow.analytics.explain_question import explain_question
 from winnow.analytics.program import Compare, Program, run_plain
 from winnow.analytics.program_run import ProgramRun
@@ -28,8 +28,9 @@ from winnow.analytics.truth.ranking_simulation import rank_participants
 from winnow.analytics.truth.trust_ranking import sort_by_comparisons
 from winnow.analytics.truth.truth_methods import METHODS
 from winnow.analytics.truth.truth_question import TruthQuestion, _Owner
+from winnow.analytics.truth.truth_report import TruthReport
 from winnow.analytics.truth.truth_vectors import discover_plainly
-from winnow.core import ConfigError, RunError
+from winnow.core import ConfigError, DataError, RunError
 
 OWNERS = ("north", "south", "east")
 
@@ -218,16 +219,36 @@ def test_an_owner_that_puts_absurd_numbers_in_spoils_the_answer_and_nothing_else
 ) -> None:
     """It can: sums are not checked. But the others go on, and all numbers stay numbers."""
     owned = tables(made_up(workers=6, items=5, classes=classes) if classes else made_up_numbers(items=5))
-    honest, liar = _Owner.added, owned["south"]
+    honest, lies = _Owner.added, list[int]()
 
     def lie(self: _Owner, table: OwnerTable) -> np.ndarray:
         told = honest(self, table)
-        return np.full_like(told, number) if table is liar else told
+        if OWNERS[table.place] != "south":
+            return told
+        lies.append(number)
+        return np.full_like(told, number)
 
     monkeypatch.setattr(_Owner, "added", lie)
     answer = ask(owned, method=method, iterations=3, ranking=True)
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     assert sorted(each["rank"] for each in answer["participants"]) == [1, 2, 3]
+    assert len(lies) == 3
+
+
+@pytest.mark.parametrize("number", [2**61, -(2**61), 2 << 32])
+def test_an_owner_that_claims_more_trust_than_there_is_is_named(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a weight of a training it would count for all others together."""
+    owned = tables(made_up(workers=6, items=5))
+    honest = _Owner.shown_trust
+
+    def lie(self: _Owner, table: OwnerTable) -> np.ndarray:
+        return np.array([number]) if OWNERS[table.place] == "south" else honest(self, table)
+
+    monkeypatch.setattr(_Owner, "shown_trust", lie)
+    with pytest.raises(
+        DataError, match=r"^owner 'south' says that its trust is .*; with logistic it is at most 1: ask"
+    ):
+        ask(owned, trust=True)
 
 
 def test_owners_who_compare_other_pairs_refuse_each_other() -> None:
@@ -267,6 +288,10 @@ def test_an_answer_that_a_server_made_up_is_shown_without_harm(tmp_path: Path) -
     for change in ({"items": 3}, {"participants": [{"worker": 1}]}, {"items": [{"item": "a", "confidence": "x"}]}):
         with pytest.raises(RunError, match="has not the shape"):
             render_answer({**answer, **change})
+    with pytest.raises(RunError, match="has not the shape"):
+        write_answer_page({**answer, "method": "\ud800"}, tmp_path / "page.html")  # no text that a file can hold
+    with pytest.raises(RunError, match="has not the shape"), answer_errors():
+        TruthReport({**answer, "participants": [None]}).write_csv(tmp_path)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5000001, 0.9, 1.0]), min_size=2, max_size=60))

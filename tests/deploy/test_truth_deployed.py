@@ -121,9 +121,13 @@ def test_a_site_that_is_gone_for_good_is_named_and_nothing_is_answered(
             world.kill("north")
             gone.append("north")
 
-    with pytest.raises(RunError, match="north"):
-        connection.ask(QUESTION, timeout=30, on_event=on_event)
+    for seconds in (30, 120, 600):  # on a busy machine the first round takes longer than the site may be away
+        with pytest.raises(RunError) as refused:
+            connection.ask(QUESTION, timeout=seconds, on_event=on_event)
+        if gone:
+            break
     assert gone
+    assert "north" in str(refused.value)
     world.start("north")
     eventually(lambda: all(site.connected for site in connection.sites()))
     check(connection.ask(QUESTION).values)

@@ -63,6 +63,7 @@ def render_answer(answer: Answer) -> "RenderableType":
     return Group(*(plain_text(f"{name}: {value}") for name, value in answer.items()))
 
 
+@answer_errors()
 def write_answer_page(answer: Answer, path: Path) -> Path:
     """Write the page of an answer: one file that opens offline."""
     from winnow.report.html_page import page  # noqa: PLC0415 - Plotly takes a while to import

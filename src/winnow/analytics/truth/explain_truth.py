@@ -8,6 +8,14 @@ FEW_ANSWERS = (
     "an item that one participant answered shows that answer, and with equal trust in the first iteration the sums are "
     "counts of votes"
 )
+MADE_UP = (
+    "the server is trusted to send the confidences that follow from the sums; with some of its own making it could "
+    "find out a participant's answers"
+)
+STANDING_STILL = (
+    "who leaves is not hidden altogether: its vector stands still while others settle, which shows its items (up to "
+    "88 % of them with sum, 31 % with logistic, where guessing finds 10 to 14 %); with --iterations 3 hardly any"
+)
 
 
 def truth_explanation(terms: TruthTerms | None, ranking: bool = False) -> dict[str, list[str]]:
@@ -31,8 +39,10 @@ def truth_explanation(terms: TruthTerms | None, ranking: bool = False) -> dict[s
 
 
 def _warnings(terms: TruthTerms) -> list[str]:
-    found = [FEW_ANSWERS]
-    if terms.dropouts != KEPT:
+    found = [FEW_ANSWERS, MADE_UP]
+    if terms.dropouts == KEPT:
+        found.append(STANDING_STILL)
+    else:
         found.append(
             'dropouts = "adaptive" gives away whoever leaves: two successive sums differ by its vector, which '
             'has its items and its answers; leave dropouts at "kept"'

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from winnow.analytics.program import Compare, Local, Program
+from winnow.analytics.truth.truth_methods import METHODS
 
 Pair: TypeAlias = tuple[int, int]
 """Places of two participants, the smaller one first."""
@@ -18,7 +19,7 @@ SMALL_GROUP = 16
 """In groups up to this size all are compared with all at once; larger ones are parted by one of their members."""
 TRUST_BITS = 24
 """Behind the point: trusts that differ by less are tied, and of a tie the one with the smaller place comes first."""
-MAX_TRUST = 32.0
+MAX_TRUST = max(method.largest_trust for method in METHODS.values())
 COMPARED_BITS = 32
 NO_TRUST = -1.0
 """Of a participant without answers, which comes last."""

@@ -43,6 +43,8 @@ class TruthMethod(ABC):
     """No worker adds more than this to a sum, in size."""
     least_confidence: ClassVar[float] = 0.0
     """Confidences are between this and 1."""
+    largest_trust: ClassVar[float] = 1.0
+    """No answers give more."""
     iterations: ClassVar[int] = 10
     """After so many, labels have long stopped changing."""
 
@@ -173,6 +175,7 @@ class CrhMethod(TruthMethod):
     shared_sums = 1
     bound = -log(MIN_ERROR)
     least_confidence = -1.0
+    largest_trust = 32.0
 
     def columns(self, classes: int) -> int:
         return 1

@@ -15,6 +15,7 @@ from winnow.analytics.truth.decided_labels import decided_items
 from winnow.analytics.truth.trust_ranking import NO_TRUST, rank_owners, trust_as_integer
 from winnow.analytics.truth.truth_methods import METHODS, NUMERIC_METHOD, TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_vectors import added_by, estimate_from, vector_length
+from winnow.core import DataError
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 FRACTION_BITS = 32
 """Behind the point of an entry; 62 bits in all leave room for 2²⁶ answers of an owner to an item."""
+ROUNDING = 1e-6
+"""By which a trust may be above the largest."""
 
 
 class TruthQuestion(Question):
@@ -91,7 +94,7 @@ class TruthQuestion(Question):
             "minimum": terms.minimum,
             "labels": list(columns.labels),
             "items": decided_items(columns.items, columns.labels, known, estimate, scale=(columns.low, columns.high)),
-            "participants": _participants(terms.owners, order, trusts),
+            "participants": _participants(terms.owners, order, trusts, method),
         }
 
 
@@ -129,8 +132,16 @@ class _Owner:
         return float(self.method.trust(answers.as_one_worker(), self.estimate)[0]) if len(answers.items) else NO_TRUST
 
 
-def _participants(owners: Sequence[str], order: list[int] | None, trusts: Opened | None) -> list[dict[str, Any]]:
+def _participants(
+    owners: Sequence[str], order: list[int] | None, trusts: Opened | None, method: TruthMethod
+) -> list[dict[str, Any]]:
     told = [None] * len(owners) if trusts is None else _numbers(trusts).tolist()
+    for owner, trust in zip(owners, told, strict=True):
+        if trust is not None and abs(trust) > method.largest_trust + ROUNDING:
+            raise DataError(
+                f"owner '{owner}' says that its trust is {trust:g}; with {method.name} it is at most "
+                f"{method.largest_trust:g}: ask without this owner"
+            )
     records: list[dict[str, Any]] = [
         {"worker": owner, "trust": None if trust == NO_TRUST else trust}
         for owner, trust in zip(owners, told, strict=True)

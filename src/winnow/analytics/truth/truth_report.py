@@ -167,7 +167,7 @@ def _protocol(workflow: TruthDiscovery) -> dict[str, Any]:
 def _csv(records: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(records[0])
+    writer.writerow(records[0].keys())
     for record in records:
         writer.writerow(_cell(value) for value in record.values())
     return text.getvalue()

@@ -108,7 +108,7 @@ class TruthSite:
             raise SharesError(f"participant {sender}: {error}", sender) from error
 
     def _only_once(self, task: Task) -> None:
-        """Two answers in a round would tell a difference: the second deals the change since the first, which is zero."""
+        """Two answers in a round would tell a difference: the second would deal the change since the first, zeros."""
         if task.round <= self._last_round.get((task.name, task.client), 0):
             raise SharesError(f"{task.name} of round {task.round} was asked before")
         self._last_round[task.name, task.client] = task.round

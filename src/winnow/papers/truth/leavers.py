@@ -1,7 +1,7 @@
 """What the private protocol finds where participants leave, worked out without shares.
 
-Shares change no sum by more than the rounding of fixed point, and take a hundred times as long: accuracy over many
-runs is found here, and tests hold the protocol to it.
+Shares change no sum and take a hundred times as long: accuracy over many runs is found here, with the rounding of fixed
+point, and tests hold the protocol to it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from winnow.analytics.truth.answer_arrays import AnswerArrays, Numbers
 from winnow.analytics.truth.truth_methods import METHODS, TruthEstimate
 from winnow.analytics.truth.truth_terms import KEPT as KEPT_VECTORS
+from winnow.analytics.truth.vector_shares import bits_behind_point
 from winnow.core import stream
 from winnow.papers.truth.simulated_run import LeavingRule
 
@@ -26,11 +27,11 @@ def sums_with_leavers(
     """The sums that each iteration opens, a row an item, and what they say; for methods whose sums are all of items."""
     way, estimate = METHODS[method], None
     added = np.zeros((len(answers.items), way.item_sums(answers.classes)))
-    nothing = np.zeros(way.shared_sums)
+    nothing, unit = np.zeros(way.shared_sums), 0.5 ** bits_behind_point(answers.worker_count, way.bound)
     for there in present:
         now = there[answers.workers][:, None]
         left_behind = added if rule.dropouts == KEPT_VECTORS else np.zeros_like(added)
-        added = np.where(now, way.contributions(answers, estimate)[0], left_behind)
+        added = np.where(now, np.rint(way.contributions(answers, estimate)[0] / unit) * unit, left_behind)
         sums = answers.sum_by_item(added)
         found = way.confidence(sums, nothing, estimate)
         if rule.dropouts != KEPT_VECTORS and estimate is not None:
