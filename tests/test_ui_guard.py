@@ -2,16 +2,23 @@
 
 import json
 import socket
+import stat
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import anyio
 import pytest
+from fastapi import Request
 
 from command_line import call
 from web_client import HERE, WebClient
 from winnow.web.app import create_app
+from winnow.web.live_stream import live_response
+from winnow.web.open_browser import open_browser
 from winnow.web.request_guard import MAX_BODY, RESPONSE_HEADERS, Access
 from winnow.web.run_index import RunIndex
 from winnow.web.run_list_page import run_list_pages
+from winnow.web.serve import serve_pages
 from winnow.web.sessions import MAX_SESSIONS, MAX_STREAMS, REQUESTS_PER_MINUTE, SESSION_SECONDS, Sessions, TooMany
 
 
@@ -180,6 +187,56 @@ def test_the_eleventh_stream_is_refused(user: WebClient, access: Access) -> None
     answer = user.get("/live", stop_after=1)
     assert answer.status == 429
     assert "close some" in answer.text
+
+
+def test_logging_out_ends_live_streams(user: WebClient, access: Access) -> None:
+    session = next(iter(access.sessions._sessions.values()))
+    access.sessions.close(user.cookies[access.cookie])
+    assert session.ended
+    request = Request({"type": "http", "winnow.session": session})
+
+    async def pieces() -> list[object]:
+        return [piece async for piece in live_response(request, lambda: {"news": 1}, 0.0).body_iterator]
+
+    assert len(anyio.run(pieces)) == 1
+
+
+def test_a_login_by_a_link_elsewhere_is_not_a_redirect(stranger: WebClient, access: Access) -> None:
+    """A browser that another page sent on would not send the new cookie after a redirect."""
+    elsewhere = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert stranger.get("/", params={"token": "guess"}, headers=elsewhere).status == 403
+    answer = stranger.get("/", params={"token": access.token}, headers=elsewhere)
+    assert answer.status == 200
+    assert 'content="0; url=/"' in answer.text
+    assert access.token not in answer.text
+    assert "SameSite=strict" in answer.headers["set-cookie"]
+    assert stranger.get("/").status == 200
+
+
+def test_the_browsers_command_line_does_not_hold_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All users of a machine see it."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with open_browser(f"{HERE}/?token=secret"):
+        file = Path(unquote(urlsplit(opened[0]).path))
+        assert opened[0].startswith("file:")
+        assert "secret" not in opened[0]
+        assert f"url={HERE}/?token=secret" in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert not file.parent.exists()
+
+
+def test_the_printed_address_is_in_numbers() -> None:
+    """Browsers try localhost at ::1 first, where another user may wait for the token."""
+
+    class Seen(Exception):  # noqa: N818
+        pass
+
+    def ready(address: str) -> None:
+        raise Seen(address)
+
+    with pytest.raises(Seen, match=r"http://127\.0\.0\.1:\d+/\?token="):
+        serve_pages([], host="localhost", port=0, on_ready=ready)
 
 
 def test_another_address_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

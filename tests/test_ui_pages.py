@@ -13,7 +13,8 @@ import pytest
 
 import winnow
 from web_client import WebClient
-from winnow.core import RoundFinished
+from winnow.core import RoundFinished, Selected
+from winnow.report.plot_data import ParticipationCounts
 from winnow.runs import RunFolder
 from winnow.runs.atomic_write import FileLock
 from winnow.runs.event_log import encode_event
@@ -22,6 +23,7 @@ from winnow.web.live_run import follow_run
 from winnow.web.log_tail import LogCutBack, LogTail
 from winnow.web.request_guard import Access
 from winnow.web.run_index import RunIndex
+from winnow.web.selection_map import selection_map
 from winnow.web.serve import run_page_sets
 
 SCRIPT = "<script>alert(1)</script>"
@@ -277,13 +279,31 @@ def test_the_stream_says_so(client: WebClient, runs: Path) -> None:
 
 def test_a_log_that_is_cut_back_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    assert LogTail(path).new_events() == []
+    assert list(LogTail(path).new_events()) == []
     path.write_bytes(finished_round(1, 0.1) + finished_round(2, 0.2))
     tail = LogTail(path)
     assert [event.round for event in tail.new_events()] == [1, 2]
     path.write_bytes(finished_round(1, 0.1))
     with pytest.raises(LogCutBack):
-        tail.new_events()
+        list(tail.new_events())
+
+
+def test_selections_of_many_clients_are_counted_by_condition() -> None:
+    rng = np.random.default_rng(5)
+    of_client = rng.integers(0, 3, 1_000)
+    clients = ParticipationCounts(labels=("a", "<b>", "c"), of_client=of_client, selections=of_client)
+    drawn = [rng.choice(1_000, 50, replace=False) for _ in range(4)]
+    events = [
+        Selected(round=number, at=0.0, version=0, clients=chosen, counts=np.ones(50, np.int64))
+        for number, chosen in zip((2, 1, 3, 4), drawn, strict=True)
+    ]
+    figure = selection_map(events, clients)
+    assert figure is not None
+    ordered = [drawn[1], drawn[0], drawn[2], drawn[3]]
+    share = [[np.mean(np.isin(np.flatnonzero(of_client == each), chosen)) for chosen in ordered] for each in range(3)]
+    np.testing.assert_allclose(figure.data[0].z, share)
+    assert list(figure.data[0].x) == [1, 2, 3, 4]
+    assert figure.data[0].customdata[1][0] == "&lt;b&gt;"
 
 
 # Liars ----------------------------------------------------------------------------------------------------------------
@@ -418,6 +438,52 @@ def test_an_answer_that_was_exchanged_is_refused(tmp_path: Path) -> None:
     answer = client.get(f"/runs/{keys(tmp_path / 'runs')['q']}")
     assert answer.status == 400
     assert "not the answer that the run gave" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("file", "found", "put"),
+    [
+        ("config.toml", "rounds = 3", "rounds = 3\ndeep = " + "[" * 5_000 + "]" * 5_000),
+        ("config.toml", "rounds = 3", "rounds = " + "3" * 5_000),
+        ("events.jsonl", '"clients":[', '"clients":true,"other":['),
+        ("events.jsonl", '"scores":[', '"scores":[0.5,'),
+    ],
+)
+def test_values_that_no_reader_foresaw_are_one_line(
+    client: WebClient, runs: Path, file: str, found: str, put: str
+) -> None:
+    folder = runs / "rate0.1-seed1"
+    text = (folder / file).read_text()
+    assert found in text
+    (folder / file).write_text(text.replace(found, put, 1))
+    known = keys(runs)
+    for address in (f"/runs/{known[folder.name]}", f"/compare?run={known[folder.name]}&run={known['rate0.5-seed0']}"):
+        answer = client.get(address)
+        assert answer.status == 400
+        assert "damaged" in answer.text
+    assert client.get("/").status == 200
+
+
+def test_no_code_of_a_folder_runs(client: WebClient, runs: Path, tmp_path: Path) -> None:
+    folder, code = runs / "rate0.1-seed1", tmp_path / "code.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n\ndef make(shape, outputs):\n    pass\n")
+    plain = f'plugins = ["{code}"]\nrounds = 3\n'
+    for text in (f'{plain}[model]\nname = "python"\nfactory = "{code}:make"\n', plain):
+        (folder / "config.toml").write_text(text)
+        assert client.get(f"/runs/{keys(runs)[folder.name]}").status == 200
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_log_that_is_damaged_while_it_is_followed_ends_the_stream(runs: Path) -> None:
+    """Or the browser would come back every second, and have the log read from its beginning each time."""
+    folder = runs / "rate0.1-seed0"
+    unfinish(folder)
+    run = next(run for run in RunIndex([runs]).runs() if run.path == folder)
+    look = follow_run(run, after=0)
+    look()
+    with (folder / "events.jsonl").open("ab") as log:
+        log.write(b'{"kind":"round_finished"}\n')
+    assert look() == {"restart": True, "ended": True}
 
 
 def test_a_run_of_another_version_is_listed(runs: Path, client: WebClient) -> None:

@@ -35,7 +35,7 @@ def ui(
     With --kit it shows a federation through your own connection and role: jobs and why they wait, logs, sites, the
     audit log, privacy budgets. It prints the address to open, and goes on until it is interrupted.
     """
-    import webbrowser
+    from contextlib import ExitStack
     from importlib.util import find_spec
 
     from winnow.core import ConfigError
@@ -43,22 +43,26 @@ def ui(
 
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"the pages need {', '.join(missing)}: {install_command('ui')}")
+    from winnow.web.open_browser import open_browser
     from winnow.web.serve import federation_page_sets, run_page_sets, serve_pages
 
-    def ready(address: str) -> None:
-        typer.echo(address)
-        if browser:
-            webbrowser.open(address)
-
-    if kit is None:
-        if control:
-            raise ConfigError("--control needs --kit: runs on this machine are not changed from the pages")
-        serve_pages(run_page_sets(folders or [Path("runs")]), host=host, port=port, on_ready=ready)
-        return
-    if folders:
+    if kit is None and control:
+        raise ConfigError("--control needs --kit: runs on this machine are not changed from the pages")
+    if kit is not None and folders:
         raise ConfigError("show folders with runs or the federation of a kit, not both")
-    with _connection(kit) as connection:
-        serve_pages(federation_page_sets(connection, control=control), host=host, port=port, on_ready=ready)
+    with ExitStack() as until_the_end:
+
+        def ready(address: str) -> None:
+            typer.echo(address)
+            if browser:
+                until_the_end.enter_context(open_browser(address))
+
+        if kit is None:
+            page_sets = run_page_sets(folders or [Path("runs")])
+        else:
+            connection = until_the_end.enter_context(_connection(kit))
+            page_sets = federation_page_sets(connection, control=control)
+        serve_pages(page_sets, host=host, port=port, on_ready=ready)
 
 
 @requires_deploy_extra

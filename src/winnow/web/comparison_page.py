@@ -11,6 +11,7 @@ from winnow.report.markup import html_table, paragraph, section
 from winnow.report.report import check_one_metric, report_parts
 from winnow.report.run_groups import group_plot_data
 from winnow.runs import RunView
+from winnow.web.damaged_run import damage_in_one_line
 from winnow.web.page_layout import PageSet, page_response
 from winnow.web.run_index import IndexedRun, RunIndex
 from winnow.web.run_page import known_run
@@ -33,8 +34,10 @@ def comparison_pages(index: RunIndex, reader: RunReader) -> PageSet:
             lead = "Tick two or more runs in the list, then choose Compare."
             return page_response(request, title="Comparison", lead=lead)
         check_one_metric(views)
-        title, lead, body = report_parts(group_plot_data(runs))
-        return page_response(request, title=title, lead=lead, body=_differences(views) + body)
+        with damage_in_one_line("one of these runs"):
+            title, lead, body = report_parts(group_plot_data(runs))
+            differences = _differences(views)
+        return page_response(request, title=title, lead=lead, body=differences + body)
 
     return PageSet(links=(), router=router)
 

@@ -3,11 +3,13 @@
 from html import escape
 from typing import Any
 
+from winnow.core import RunError
 from winnow.report.number_format import MISSING, number_text
 from winnow.runs import RunFolder, RunView, file_names
 from winnow.runs.atomic_write import is_locked
 from winnow.runs.metrics_csv import row_of
 from winnow.runs.summary import privacy_spent_lines
+from winnow.web.damaged_run import damage_in_one_line
 from winnow.web.live_stream import Look
 from winnow.web.log_tail import LogCutBack, LogTail
 from winnow.web.run_index import IndexedRun
@@ -53,8 +55,9 @@ def follow_run(run: IndexedRun, after: int) -> Look:
         nonlocal sent, state
         ended = (run.path / file_names.RESULT).exists()
         try:
-            added = [row_of(point) for point in progress.follow(tail.new_events())]
-        except LogCutBack:
+            with damage_in_one_line(run.shown):
+                added = [row_of(point) for point in progress.follow(tail.new_events())]
+        except (LogCutBack, RunError):  # the page, once it is loaded again, says what is wrong
             return {"restart": True, "ended": True}
         before, sent = sent, sent + len(added)
         rows = added[max(after - before, 0) :]

@@ -1,6 +1,7 @@
 """The event log of a run that may still be written: what has come since the last look."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,11 +24,12 @@ class LogTail:
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._inode = path, 0, 0
 
-    def new_events(self) -> list[AnyEvent]:
-        events: list[AnyEvent] = []
+    def new_events(self) -> Iterator[AnyEvent]:
+        """One after another: those of a log of gigabytes have no room in memory."""
         while (lines := self._new_lines()) is not None:
-            events += [_decode(self._path, line) for line in lines if not line.startswith(NOT_DECODED)]
-        return events
+            for line in lines:
+                if not line.startswith(NOT_DECODED):
+                    yield _decode(self._path, line)
 
     def _new_lines(self) -> list[bytes] | None:
         """Whole lines, at most a chunk of them; None where there is nothing new."""

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from winnow.web.sessions import SESSION_SECONDS, TOKEN_BYTES, Session, Sessions, TooMany
@@ -28,6 +28,9 @@ RESPONSE_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+ENTRANCE = '<!doctype html><title>Winnow</title><meta http-equiv="refresh" content="0; url=/"><a href="/">Winnow</a>\n'
+"""The answer to a login by a link in another page or a file. Had it been a redirect, the browser would think that the
+other page asks for the next one, and would not send the new cookie along."""
 LOGIN_ADVICE = "Not logged in: open the address that winnow ui printed when it was started."
 
 
@@ -91,7 +94,7 @@ class RequestGuard:
         if scope["method"] not in READING | CHANGING:
             raise Refused(405, f"{scope['method'][:20]} is not a method of these pages")
         if (token := _login_token(scope)) is not None:
-            return self._log_in(token)
+            return self._log_in(token, headers)
         secret, session = self._session(headers)
         try:
             session.count_request(self._access.sessions.now())
@@ -109,13 +112,13 @@ class RequestGuard:
         origin = headers.get("origin")
         if origin is not None and origin not in self._access.origins:
             raise Refused(403, "the request comes from another site")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_navigation(headers):
+        if not _is_from_here(headers) and not _is_navigation(headers):
             raise Refused(403, "the request comes from another site")
 
-    def _log_in(self, token: str) -> Response:
+    def _log_in(self, token: str, headers: Headers) -> Response:
         if not hmac.compare_digest(token.encode(), self._access.token.encode()):
             raise Refused(403, LOGIN_ADVICE)
-        response = RedirectResponse("/", 303)
+        response = RedirectResponse("/", 303) if _is_from_here(headers) else HTMLResponse(ENTRANCE)
         response.set_cookie(
             self._access.cookie,
             self._access.sessions.open(),
@@ -142,6 +145,11 @@ def _check_shape(scope: Scope, headers: Headers) -> None:
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length[:20]) > MAX_BODY:
         raise Refused(413, f"the request is larger than {MAX_BODY:,} bytes")
+
+
+def _is_from_here(headers: Headers) -> bool:
+    """Whether these pages, or the reader's own hand, sent the browser."""
+    return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 def _is_navigation(headers: Headers) -> bool:

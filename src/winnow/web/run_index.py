@@ -16,6 +16,7 @@ from winnow.core import RunError
 from winnow.runs import RunLabel, file_names
 from winnow.runs.atomic_write import is_locked, one_line_errors
 from winnow.runs.run_identity_record import TRAINING
+from winnow.web.damaged_run import damage_in_one_line
 from winnow.web.log_tail import LogCutBack, LogTail
 from winnow.web.run_files import check_run_files
 from winnow.web.run_progress import RunProgress
@@ -116,7 +117,7 @@ class RunIndex:
         key = sha256(os.fsencode(path)).hexdigest()[:20]
         shown = root.name if path == root else str(path.relative_to(root))
         try:
-            with one_line_errors(path):
+            with one_line_errors(path), damage_in_one_line(shown):
                 check_run_files(path)
                 return _read_run(path, key, shown, stamp, known)
         except (RunError, LogCutBack) as error:

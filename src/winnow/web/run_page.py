@@ -14,6 +14,7 @@ from winnow.report.number_format import size_text
 from winnow.report.report import report_parts
 from winnow.report.run_groups import group_plot_data
 from winnow.runs import RunFolder
+from winnow.web.damaged_run import damage_in_one_line
 from winnow.web.live_run import follow_run, live_cards
 from winnow.web.live_stream import live_response
 from winnow.web.page_layout import PageSet, page_response
@@ -34,7 +35,8 @@ def run_pages(index: RunIndex, reader: RunReader) -> PageSet:
         if run.state == "damaged":
             lead = f"This run cannot be read: {one_line(run.problem)}"
             return page_response(request, title=one_line(run.shown), lead=lead)
-        title, lead, body = _training(run, reader) if run.is_training else _answer(run)
+        with damage_in_one_line(run.shown):
+            title, lead, body = _training(run, reader) if run.is_training else _answer(run)
         return page_response(request, title=one_line(title), lead=lead, body=body + _files(run))
 
     @router.get("/runs/{key}/live")
@@ -43,7 +45,8 @@ def run_pages(index: RunIndex, reader: RunReader) -> PageSet:
         check_run_files(run.path)
         with suppress(ValueError):
             after = int(request.headers.get("last-event-id", after))
-        return live_response(request, follow_run(run, after))
+        with damage_in_one_line(run.shown):
+            return live_response(request, follow_run(run, after))
 
     @router.get("/runs/{key}/files/{name}")
     def run_file(key: str, name: str) -> Response:

@@ -6,6 +6,7 @@ from typing import Any
 
 from winnow.report.plot_data import RunPlotData, read_plot_data
 from winnow.runs import RunFolder, RunView
+from winnow.web.damaged_run import damage_in_one_line
 from winnow.web.run_files import check_run_files
 from winnow.web.run_index import IndexedRun, files_stamp
 
@@ -21,6 +22,10 @@ class RunReader:
 
     def read(self, run: IndexedRun) -> tuple[RunView, RunPlotData]:
         """The run, checked for damage every time, and what is drawn of it."""
+        with damage_in_one_line(run.shown):
+            return self._read(run)
+
+    def _read(self, run: IndexedRun) -> tuple[RunView, RunPlotData]:
         check_run_files(run.path)
         stamp = files_stamp(run.path)
         view = RunFolder.open(run.path)

@@ -17,16 +17,22 @@ COLUMNS_UP_TO = 200
 
 
 def selection_map(events: Iterable[AnyEvent], clients: ParticipationCounts) -> go.Figure | None:
-    """How often each client was selected in some rounds; of many clients, the mean of those of a condition."""
+    """How often each client was selected in some rounds; of many clients, the mean of those of a condition.
+
+    Selections are counted by row and not by client: a million clients have one row a condition.
+    """
     selected = [event for event in events if isinstance(event, Selected)]
     if not selected or not len(clients.of_client):
         return None
-    first, last = selected[0].round, max(event.round for event in selected)
+    row_of, names = _rows(clients)
+    if len(names) > HEAT_ROWS_UP_TO:
+        return None
+    first, last = min(event.round for event in selected), max(event.round for event in selected)
     width = -(-(last - first + 1) // COLUMNS_UP_TO)
-    counts = np.zeros((len(clients.of_client), (last - first) // width + 1))
+    counts = np.zeros((len(names), (last - first) // width + 1))
     for event in selected:
-        np.add.at(counts[:, (event.round - first) // width], event.clients, event.counts)
-    rows, names = _rows(counts / width, clients)
+        np.add.at(counts[:, (event.round - first) // width], row_of[event.clients], event.counts)
+    rows = counts / width / np.bincount(row_of, minlength=len(names))[:, None]
     rounds = first + width * np.arange(counts.shape[1])
     figure = go.Figure(_heat(rows, rounds, names, width))
     figure.update_xaxes(title="Round", showgrid=False)
@@ -37,12 +43,12 @@ def selection_map(events: Iterable[AnyEvent], clients: ParticipationCounts) -> g
     return apply_layout(figure, height=min(900, 150 + 20 * len(names)) if len(names) > 4 else 240)
 
 
-def _rows(shares: NDArray[np.float64], clients: ParticipationCounts) -> tuple[NDArray[np.float64], list[str]]:
-    if len(shares) <= HEAT_ROWS_UP_TO:
-        return shares[clients.order], [escape(clients.client_name(client)) for client in clients.order.tolist()]
-    present = np.unique(clients.of_client)
-    means = np.stack([shares[clients.of_client == condition].mean(axis=0) for condition in present])
-    return means, [escape(clients.labels[condition]) for condition in present]
+def _rows(clients: ParticipationCounts) -> tuple[NDArray[np.int64], list[str]]:
+    """The row of each client, and what rows are called."""
+    if len(clients.of_client) <= HEAT_ROWS_UP_TO:
+        return np.argsort(clients.order), [escape(clients.client_name(client)) for client in clients.order.tolist()]
+    present, row_of = np.unique(clients.of_client, return_inverse=True)
+    return row_of, [escape(clients.labels[condition]) for condition in present]
 
 
 def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: list[str], width: int) -> go.Heatmap:

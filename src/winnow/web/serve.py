@@ -65,10 +65,15 @@ def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready:
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
-        shown = f"[{host}]" if ":" in host else host
-        on_ready(f"http://{shown}:{listener.getsockname()[1]}/?token={access.token}")
+        on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
         with suppress(KeyboardInterrupt):  # which is how it ends
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def _shown_address(listener: socket.socket) -> str:
+    """In numbers: `localhost` may lead a browser to ::1 first, where somebody else may listen for the token."""
+    address, port = listener.getsockname()[:2]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -24,6 +24,8 @@ class Session:
     """One login: the secret that changing requests must repeat, and what has been asked lately."""
 
     opened: float
+    ended: bool = False
+    """After which its live streams end, too."""
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     _minute: float = -1.0
     _requests: int = 0
@@ -64,7 +66,7 @@ class Sessions:
         """Log in; the secret for the cookie. Where there are too many, the oldest login ends."""
         secret = secrets.token_urlsafe(2 * TOKEN_BYTES)
         while len(self._sessions) >= MAX_SESSIONS:
-            self._sessions.pop(next(iter(self._sessions)))
+            self._end(next(iter(self._sessions)))
         self._sessions[_digest(secret)] = Session(opened=self.now())
         return secret
 
@@ -76,7 +78,12 @@ class Sessions:
         return session
 
     def close(self, secret: str) -> None:
-        self._sessions.pop(_digest(secret), None)
+        self._end(_digest(secret))
+
+    def _end(self, digest: bytes) -> None:
+        session = self._sessions.pop(digest, None)
+        if session is not None:
+            session.ended = True
 
 
 def _digest(secret: str) -> bytes:
