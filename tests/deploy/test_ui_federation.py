@@ -1,11 +1,13 @@
 """`winnow ui --kit`: a federation in a browser, as one person may see it. Strangers' texts stay texts."""
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
@@ -34,6 +36,7 @@ from winnow.deploy.trust.server_policy import (
 )
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import AbsentSite, AuditPage, JobInfo, LogLine, Resources, ServerStatus, SiteInfo
+from winnow.web import federation_view
 from winnow.web.app import create_app
 from winnow.web.federation_view import FederationView
 from winnow.web.request_guard import Access
@@ -95,7 +98,8 @@ def test_a_job_is_shown_with_what_it_waits_for_and_its_log(browser: Any) -> None
     assert "server-1" in jobs.text
     assert re.search(r"<pre>\d\d:\d\d:\d\d server: ", job.text)
     assert "plant-a" in ana.get("/sites").text
-    assert "data-post" not in jobs.text + job.text + ana.get("/sites").text
+    pages = jobs.text + job.text + ana.get("/sites").text
+    assert set(re.findall('data-post="([^"]+)"', pages)) == {"/logout"}
 
 
 def test_the_audit_log_is_checked_by_the_readers_machine(browser: Any) -> None:
@@ -249,6 +253,68 @@ def test_nothing_that_a_server_says_becomes_markup(world: World) -> None:
         assert "<img" not in shown.text
         assert page == "/budgets" or "&lt;img" in shown.text
     assert "Do not trust this log" in me.get("/audit").text
+
+
+class EndlessServer(HostileServer):
+    """Its logs have no end and no times, its sites thousands of tables, its answers no shape, its audit no entry."""
+
+    answer: Any = None
+
+    def lines(self, first: int, *, follow: bool) -> Iterator[LogLine]:
+        for number in itertools.count():
+            yield LogLine(number=number % 7, at=(1e300, float("nan"))[number % 2], source="x", kind="log", text=HOSTILE)
+
+    def sites(self) -> list[SiteInfo]:
+        return [msgspec.structs.replace(super().sites()[0], data=[f"t{number}" for number in range(5_000)])]
+
+    def ask(self, question: Any) -> Any:
+        self.asked = getattr(self, "asked", 0) + 1
+        return SimpleNamespace(values=self.answer)
+
+    def audit_page(self, after: int) -> AuditPage:
+        return AuditPage(lines=[])
+
+
+def test_a_log_without_an_end_is_left_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federation_view, "LOG_SECONDS", 0.2)
+    me = Browser(EndlessServer(world), control=False)
+    shown = me.get("/jobs/job")
+    assert shown.status == 200
+    assert shown.text.count("&lt;img") > federation_view.LOG_LINES
+
+
+def test_a_log_is_shown_while_others_read_on(world: World) -> None:
+    view = FederationView(cast(Connection, HostileServer(world)))
+    first = view.log("job")
+    kept = list(first.lines)
+    view.log("job")
+    assert list(first.lines) == kept
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"budgets": 1}, {"budgets": [1]}, {"budgets": [["table"]]}, []])
+def test_budgets_of_no_shape_are_notes(world: World, answer: Any) -> None:
+    server = EndlessServer(world)
+    server.answer = answer
+    me = Browser(server, control=False)
+    assert me.press("/budgets").status == 200
+    assert server.asked == federation_view.MAX_TABLES
+    shown = me.get("/budgets").text
+    assert "has not the shape" in shown
+    assert "4,800 more tables were not asked" in shown
+
+
+def test_an_owner_names_no_other_table(world: World) -> None:
+    server = EndlessServer(world)
+    server.answer = {"budgets": [{"owner": "plant-a", "table": "somebody-elses"}]}
+    me = Browser(server, control=False)
+    me.press("/budgets")
+    assert "somebody-elses" not in me.get("/budgets").text
+
+
+def test_a_log_that_is_not_shown_is_not_called_unchanged(world: World) -> None:
+    text = Browser(EndlessServer(world), control=False).get("/audit").text
+    assert "0 entries, which no server has signed" in text
+    assert "none was changed" not in text
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def _job_buttons(job: JobInfo) -> str:
 
 
 def _log(log: JobLog) -> str:
-    text = "\n".join(f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} {line}" for at, line in log.lines)
+    text = "\n".join(f"{_time(at, '%H:%M:%S')} {line}" for at, line in log.lines)
     return section("Log", f"<pre>{escape(text)}</pre>" if text else paragraph("Nothing is written yet."))
 
 
@@ -236,8 +236,10 @@ def _verdict(checked: CheckedAudit) -> str:
     """What this machine found when it checked the chain with the project's certificate authority."""
     if checked.problems:
         return f"Do not trust this log: {one_line(checked.problems[0])}"
-    signed = f", signed by {one_line(checked.signer)}" if checked.signer is not None else ""
-    return f"{len(checked.entries):,} entries, checked on this machine: none was changed{signed}."
+    if checked.signer is None:  # a server that shows nothing at all is not to be trusted with "none was changed"
+        return f"{len(checked.entries):,} entries, which no server has signed: nothing is known of what is missing."
+    signer = one_line(checked.signer)
+    return f"{len(checked.entries):,} entries, checked on this machine: none was changed, signed by {signer}."
 
 
 def _audit_table(checked: CheckedAudit) -> str:
@@ -277,8 +279,12 @@ def _rounds(job: JobInfo) -> str:
 
 
 def _minute(at: float) -> str:
+    return _time(at, "%Y-%m-%d %H:%M")
+
+
+def _time(at: float, shown_as: str) -> str:
     """A time in UTC; a server can say any number."""
     try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+        return datetime.fromtimestamp(at, UTC).strftime(shown_as)
     except (OverflowError, OSError, ValueError):
         return MISSING

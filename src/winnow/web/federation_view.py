@@ -3,10 +3,11 @@
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeVar
 
+from winnow.analytics.answers import answer_errors
 from winnow.core import WinnowError
 from winnow.core.join_names import counted
 from winnow.core.untrusted_text import one_line
@@ -19,6 +20,10 @@ KEPT_SECONDS = 1.5
 """How old an answer may be: several tabs ask the server no more often than one."""
 LOG_LINES, LOGS = 500, 20
 """Lines of a log that are shown, and logs that are kept."""
+LOG_SECONDS = 10.0
+"""How long a log is read at a time, since a server can send lines without an end; the next look goes on from there."""
+MAX_TABLES = 200
+"""How many tables are asked for budgets: each is a job, and it is the server that says which tables there are."""
 
 Told = TypeVar("Told")
 
@@ -32,7 +37,7 @@ class JobLog:
     formatter: LogFormatter = field(default_factory=LogFormatter)
 
     def add(self, line: LogLine) -> None:
-        self.next = line.number + 1
+        self.next = max(self.next, line.number + 1)
         text = self._text(line)
         if text is not None:
             self.lines.append((line.at, one_line(text)))
@@ -56,7 +61,7 @@ class FederationView:
         self.budget_notes: list[str] = []
         self._kept: dict[str, tuple[float, Any]] = {}
         self._logs: OrderedDict[str, JobLog] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._log_lock = Lock(), Lock()
 
     @property
     def person(self) -> str:
@@ -80,16 +85,18 @@ class FederationView:
         return self._recent("audit", self.audit_log.refresh)
 
     def log(self, job: str) -> JobLog:
-        """With what has been written since it was last read."""
-        with self._lock:
-            log = self._logs.get(job) or JobLog()
+        """With what has been written since it was last read; a copy, since others read on."""
+        with self._log_lock:
+            log, until = self._logs.get(job) or JobLog(), time.monotonic() + LOG_SECONDS
             for line in self.connection.job(job).lines(log.next, follow=False):
                 log.add(line)
+                if time.monotonic() > until:
+                    break
             self._logs[job] = log
             self._logs.move_to_end(job)
             while len(self._logs) > LOGS:
                 self._logs.popitem(last=False)
-            return log
+            return replace(log, lines=log.lines.copy())
 
     def forget(self) -> None:
         """After a change, what was told before is out of date."""
@@ -100,12 +107,16 @@ class FederationView:
         from winnow.analytics.budget_question import BudgetQuestion  # noqa: PLC0415 - the extra `query`
 
         told, notes = list[dict[str, Any]](), list[str]()
-        for name in sorted({name for site in self.sites() if not site.revoked for name in site.data}):
+        tables = sorted({name for site in self.sites() if not site.revoked for name in site.data})
+        for name in tables[:MAX_TABLES]:
             try:
-                answer = self.connection.ask(BudgetQuestion(table=name)).values
-                told += [{"table": name, **each} for each in answer["budgets"]]
+                with answer_errors():
+                    answer = self.connection.ask(BudgetQuestion(table=name)).values
+                    told += [{**each, "table": name} for each in answer["budgets"]]
             except WinnowError as error:
                 notes.append(f"{name}: {error}")
+        if len(tables) > MAX_TABLES:
+            notes.append(f"{len(tables) - MAX_TABLES:,} more tables were not asked: winnow query budget asks for one")
         self.budgets, self.budget_notes = told, notes
         return f"{counted(len(told), 'budget')} told"
 

@@ -106,7 +106,8 @@ class GrpcLink:
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
         with self._translated_errors():
-            arriving = self._follow(encode(request))
+            # what is not waited for is there already: a server that falls silent keeps nobody
+            arriving = self._follow(encode(request), timeout=None if request.wait else CALL_SECONDS)
             try:
                 for line in arriving:
                     yield decode(line, LogLine)
