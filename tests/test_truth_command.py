@@ -283,6 +283,8 @@ def test_cells_of_objects_may_be_missing_or_no_text() -> None:
     assert report.truth["2"] == "1"
     with pytest.raises(winnow.WinnowError, match="row 2: 'inf' is not a number"):
         winnow.truth(cells, method="crh")
+    with pytest.raises(winnow.WinnowError, match="labels: 'yes' is one text; give a list"):
+        winnow.truth(cells, labels="yes")
 
 
 def test_what_would_not_fit_into_memory_is_refused() -> None:

@@ -62,6 +62,8 @@ def read_answers(
     """
     if len({item, worker, label}) < 3:
         raise ConfigError("item, worker and label are different columns")
+    if isinstance(labels, str):
+        raise ConfigError(f"labels: {labels!r} is one text; give a list of labels")
     if isinstance(source, str | Path):
         rows = list(_rows_of_file(Path(source), (item, worker, label)))
     else:
