@@ -227,12 +227,13 @@ def test_the_browsers_command_line_does_not_hold_the_token(monkeypatch: pytest.M
 
 
 def test_the_printed_address_is_in_numbers() -> None:
-    """Browsers try localhost at ::1 first, where another user may wait for the token."""
+    """Browsers try localhost at ::1 first, where another user may wait for the token. And it is open already."""
 
     class Seen(Exception):  # noqa: N818
         pass
 
     def ready(address: str) -> None:
+        socket.create_connection(("127.0.0.1", urlsplit(address).port), timeout=10).close()
         raise Seen(address)
 
     with pytest.raises(Seen, match=r"http://127\.0\.0\.1:\d+/\?token="):

@@ -464,6 +464,14 @@ def test_values_that_no_reader_foresaw_are_one_line(
     assert client.get("/").status == 200
 
 
+def test_a_search_passes_over_settings_without_a_bottom(client: WebClient, runs: Path) -> None:
+    (runs / "rate0.1-seed1" / "config.toml").write_text(".".join("a" * 5_000) + " = 1\nrounds = 3\n")
+    answer = client.get("/?q=rounds%3D3")
+    assert answer.status == 200
+    assert "rate0.5-seed0" in answer.text
+    assert "rate0.1-seed1" not in answer.text
+
+
 def test_no_code_of_a_folder_runs(client: WebClient, runs: Path, tmp_path: Path) -> None:
     folder, code = runs / "rate0.1-seed1", tmp_path / "code.py"
     code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n\ndef make(shape, outputs):\n    pass\n")

@@ -41,5 +41,5 @@ def _row(run: IndexedRun) -> Sequence[TableCell]:
         one_line(run.label.kind),
         one_line(run.label.name),
         run.state,
-        run.started[:16].replace("T", " "),
+        one_line(run.started[:16].replace("T", " ")),
     )

@@ -42,7 +42,7 @@ def _settings(run: IndexedRun) -> frozenset[str]:
 def _read_settings(path: Path, _changed: int) -> frozenset[str]:
     """All settings as `key=value`; none where the file is damaged."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        settings = flat_settings(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError):  # a key of a thousand dots is a thousand tables in one another
         return frozenset()
-    return frozenset(f"{key}={value}".lower() for key, value in flat_settings(table).items())
+    return frozenset(f"{key}={value}".lower() for key, value in settings.items())

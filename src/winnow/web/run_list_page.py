@@ -72,11 +72,12 @@ def _table(runs: Sequence[IndexedRun]) -> str:
         "The latest first. Tick runs to compare them.",
         HEADER,
         [_row(run) for run in runs],
-        texts=(),
+        texts=("Algorithm",),
         verdicts="State",
         folded=range(SHOWN_AT_FIRST, len(runs)),
     )
-    return f'<form action="/compare" method="get">{table}<p><button type="submit">Compare</button></p></form>'
+    compare = '<p><button type="submit">Compare</button></p>'
+    return f'<form class="compact" action="/compare" method="get">{table}{compare}</form>'
 
 
 def _row(run: IndexedRun) -> Sequence[TableCell]:
@@ -95,5 +96,5 @@ def _row(run: IndexedRun) -> Sequence[TableCell]:
         MISSING if label.clock == "none" else f"{number_text(run.seconds / 60)} min",
         f"{number_text(run.wh)} Wh" if run.wh else MISSING,
         ", ".join(f"{value:.3g}" for value in run.privacy.values()) or MISSING,
-        run.started[:16].replace("T", " "),
+        one_line(run.started[:16].replace("T", " ")),
     )

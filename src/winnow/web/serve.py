@@ -83,6 +83,7 @@ def _listening(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(MAX_CONNECTIONS)  # a browser that comes before the first page is ready waits for it
     except OverflowError:
         listener.close()
         raise ConfigError(f"--port {port} is no port; ports end at 65535") from None
