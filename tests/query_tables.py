@@ -150,7 +150,7 @@ SOURCES = (
     "stays",
     "(SELECT * FROM stays WHERE {0}) AS s",
     "(SELECT ward, age, cost, outcome, well, x, y, day, note, patient FROM stays WHERE {0}) s",
-    "(SELECT * FROM stays WHERE age < 40 UNION ALL SELECT * FROM stays WHERE age >= 30) AS t",
+    "(SELECT * FROM (SELECT * FROM stays WHERE age < 40 OR {0}) AS t) AS u",
 )
 
 

@@ -185,7 +185,7 @@ def adult(folder: Path, rows: int) -> Subject:
             "people",
             "people",
             "(SELECT * FROM people WHERE {0}) AS p",
-            "(SELECT * FROM people WHERE age < 40 UNION ALL SELECT * FROM people WHERE {0}) AS p",
+            "(SELECT * FROM (SELECT * FROM people WHERE age < 40 OR {0}) AS q) AS p",
         ),
         keys=("work", "sex", "income", "age >= 40", "country", "CASE WHEN hours > 40 THEN 'long' ELSE 'short' END"),
         numbers=(

@@ -378,7 +378,7 @@ def test_noise_is_as_large_as_it_says() -> None:
         ),
         (
             "SELECT COUNT(*) FROM (SELECT age FROM stays UNION ALL SELECT age FROM stays)",
-            "with noise a statement names one table, once: a join or UNION ALL counts a row several times",
+            "UNION ALL would count rows of stays twice; choose them by WHERE … OR … (line 1)",
         ),
     ],
 )

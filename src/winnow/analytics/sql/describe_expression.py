@@ -123,7 +123,7 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
     if isinstance(node, exp.DateDiff):
         return Described(type="integer")
     if isinstance(node, exp.Add | exp.Sub) and any(each.type == "date" or each.type is None for each in parts):
-        return Described(type="date" if parts[0].type == "date" and parts[1].type is None else None)
+        return Described(type="date" if parts[0].type == "date" and parts[1].type is None else None, fallible=True)
     if any(each.type not in NUMBERS for each in parts):
         return Described()
     square = isinstance(node, exp.Mul) and node.this == node.expression
@@ -158,6 +158,9 @@ def _interval(node: exp.Expr, parts: list[Range]) -> Range:  # noqa: PLR0912 - a
         case exp.Abs():
             low, high = parts[0]
             found = (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
+        case exp.Round() if len(parts) == 2:
+            step = 10.0 ** min(-parts[1][0], 300)  # ROUND(x, -3) is a multiple of 1,000
+            found = (parts[0][0] - max(step, 1), parts[0][1] + max(step, 1))
         case exp.Floor() | exp.Ceil() | exp.Round():
             found = (parts[0][0] - 1, parts[0][1] + 1)
         case exp.Greatest():
@@ -212,7 +215,8 @@ def _literal(node: exp.Literal) -> Described:
 
 
 def _conditional(chosen: Described) -> Described:
-    return replace(chosen, conditional=True)
+    """Rows of several owners are not matched by it, and do not lie together by it."""
+    return replace(chosen, conditional=True, key=False, together=None)
 
 
 def _cast(node: exp.Expr, inner: Described) -> Described:

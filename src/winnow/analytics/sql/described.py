@@ -30,10 +30,17 @@ class Described:
     """What its values name, by which rows lie together at an owner."""
     key: bool = False
     """Whether rows of several owners may be matched by it."""
+    marks: tuple[tuple[str, int], ...] = ()
+    """Columns of its subquery, with a value of each, that say which rows were chosen to have it."""
 
     @property
     def bounded(self) -> bool:
         return isfinite(self.low) and isfinite(self.high)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether some rows have it by a condition."""
+        return self.conditional or bool(self.marks)
 
     @property
     def whole(self) -> bool:
@@ -70,6 +77,7 @@ def made_of(result: Described, parts: Iterable[Described]) -> Described:
         columns=frozenset[str]().union(*(each.columns for each in parts)),
         conditional=result.conditional or any(each.conditional for each in parts),
         fallible=result.fallible or any(each.fallible for each in parts),
+        marks=tuple(dict.fromkeys(mark for each in parts for mark in each.marks)),
     )
 
 

@@ -11,7 +11,7 @@ from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
 from winnow.analytics.sql.distinct_keys import open_distinct
 from winnow.analytics.sql.finish_query import finish_query
 from winnow.analytics.sql.first_rows import open_first
-from winnow.analytics.sql.opened_sums import open_sums
+from winnow.analytics.sql.opened_sums import count_of, open_sums
 from winnow.analytics.sql.ordered_values import open_ordered
 from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
 from winnow.analytics.sql.public_values import open_public_values
@@ -45,7 +45,7 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
         sampled = plan.sample is not None
         opened, told = yield from open_sums(plan.aggregates, shown, selected, decided, decided.bits, sampled=sampled)
         values = AggregateValues(opened=opened, count_bits=decided.bits)
-        searched = open_ordered(told, plan.aggregates, opened, selected.groups, terms.minimum, decided.bits)
+        searched = open_ordered(told, plan, opened, selected.groups, terms.minimum, decided.bits)
         ordered = yield from over_selected(searched, selected)
         distinct = yield from open_distinct(plan, shown, selected, terms.minimum)
         estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
@@ -60,6 +60,12 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
         left_out, outside = decided.small_groups, decided.outside
         hidden = len(plan.aggregates) * len(shown) - sum(len(each) for each in told.values())
         hidden += sum(each.value is None for each in distinct.values())
+        hidden += sum(
+            ordered[each.name, group].value is None and opened[count_of(each), group] > 0
+            for each in plan.aggregates
+            if each.function in SEARCHES
+            for group in told[each.name]
+        )
     return {
         **finish_query(plan, groups, shown, estimates),
         "left_out": left_out,

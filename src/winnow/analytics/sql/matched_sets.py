@@ -77,9 +77,12 @@ def _count_parts(
 
 
 def _count_states(join: MatchedJoin, label: str, cells: Sequence[Cell]) -> Program[States]:
-    """Of each count: none, fewer than the minimum, or enough."""
+    """Of each count: none (unless a private column chooses rows), fewer than the minimum, or enough."""
     enough = yield from join.compare(label, cells, join.terms.minimum)
     states = np.where(enough, SHOWN, EMPTY).astype(np.int8)
+    if join.plan.private and join.terms.minimum > 1:
+        states[~enough] = SMALL
+        return states
     below = np.flatnonzero(~enough) if join.terms.minimum > 1 else np.zeros(0, np.int64)
     some = yield from join.compare(f"{label}, or none", [cells[int(each)] for each in below], 1)
     states[below] = np.where(some, SMALL, EMPTY)

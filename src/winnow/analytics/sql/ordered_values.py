@@ -3,73 +3,99 @@
 Whole numbers and dates are found exactly, other numbers to half a step of 131,072 of their range.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from math import floor
 
 from winnow.analytics.program import Program
 from winnow.analytics.sql.aggregate_values import Estimate
 from winnow.analytics.sql.opened_sums import Opened, count_of
 from winnow.analytics.sql.owner_rows import QueryGroups
-from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate
+from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
 from winnow.analytics.stats.quantile_search import STEPS, Search, rank, search_quantiles
+
+ROUNDING = 1e-9
+"""Of levels times rows."""
 
 
 def open_ordered(
     told: Mapping[str, list[int]],
-    aggregates: tuple[QueryAggregate, ...],
+    plan: QueryPlan,
     opened: Opened,
     groups: QueryGroups,
     minimum: int,
     bits: int,
 ) -> Program[dict[tuple[str, int], Estimate]]:
-    """By aggregate and group; a quantile with fewer than `minimum` rows on one side is not told."""
+    """By aggregate and group; what is not told is NULL."""
+    ordered = [each for each in plan.aggregates if each.function in SEARCHES]
+    asked = [(each, group) for each in ordered for group in told[each.name]]
+    ranks = _told_ranks(asked, opened, minimum, extremes=not plan.private or minimum == 1)
     searches: dict[tuple[str, int, int], Search] = {}
-    for aggregate in (each for each in aggregates if each.function in SEARCHES):
-        for group in told[aggregate.name]:
-            rows = opened[count_of(aggregate), group]
-            for place in _ranks(aggregate, rows, minimum):
-                column = aggregate.arguments[0].column
-                steps = int(column.range) if column.whole else STEPS
-                searches[column.name, group, place] = Search(column=column, group=group, rows=place, steps=steps)
+    for aggregate, group in asked:
+        column = aggregate.arguments[0].column
+        steps = int(column.range) if column.whole else STEPS
+        for place in ranks[aggregate.name, group]:
+            searches[column.name, group, place] = Search(column=column, group=group, rows=place, steps=steps)
     values = yield from search_quantiles(list(searches.values()), groups, bits)
     found = dict(zip(searches, values, strict=True))
     return {
-        (aggregate.name, group): _value(aggregate, group, opened[count_of(aggregate), group], minimum, found)
-        for aggregate in aggregates
-        if aggregate.function in SEARCHES
-        for group in told[aggregate.name]
+        (each.name, group): _value(
+            each,
+            opened[count_of(each), group],
+            [found[each.arguments[0].name, group, place] for place in ranks[each.name, group]],
+        )
+        for each, group in asked
     }
 
 
-def _ranks(aggregate: QueryAggregate, rows: int, minimum: int) -> Iterator[int]:
-    """The ranks (from 1 on) that an aggregate needs."""
-    if not rows:
-        return
-    if aggregate.function in ("min", "max"):
-        yield 1 if aggregate.function == "min" else rows
-        return
-    level = aggregate.level
+def _told_ranks(
+    asked: Sequence[tuple[QueryAggregate, int]], opened: Opened, minimum: int, *, extremes: bool
+) -> dict[tuple[str, int], list[int]]:
+    """The ranks (from 1 on) that each aggregate needs; none where it is not told.
+
+    A quantile has the minimum of rows on either side, and so many between it and others that are made of the same
+    columns: quantiles at all levels would be the rows. `extremes`: no private column chooses rows, which could add one
+    person's to many others.
+    """
+    found: dict[tuple[str, int], list[int]] = {}
+    quantiles: dict[int, list[QueryAggregate]] = {}
+    for each, group in asked:
+        rows, before = opened[count_of(each), group], quantiles.setdefault(group, [])
+        if each.level is None:
+            found[each.name, group] = ([1] if each.function == "min" else [rows]) if rows and extremes else []
+        elif rows and (minimum == 1 or _apart(each, before, rows, minimum)):
+            before.append(each)
+            found[each.name, group] = _quantile_ranks(each, rows)
+        else:
+            found[each.name, group] = []
+    return found
+
+
+def _apart(aggregate: QueryAggregate, before: Sequence[QueryAggregate], rows: int, minimum: int) -> bool:
+    (argument,), level = aggregate.arguments, aggregate.level
     assert level is not None
-    if min(level, 1 - level) * rows < minimum and minimum > 1:
-        return
+    if min(level, 1 - level) * rows < minimum:
+        return False
+    for each in (one for one in before if one.arguments[0].columns & argument.columns):
+        assert each.level is not None
+        if each.arguments != aggregate.arguments or abs(each.level - level) * rows < minimum - ROUNDING:
+            return False
+    return True
+
+
+def _quantile_ranks(aggregate: QueryAggregate, rows: int) -> list[int]:
+    assert aggregate.level is not None
     if aggregate.function == "quantile":
-        yield rank(level, rows)
-        return
-    below = floor(level * (rows - 1) + 1e-9)
-    yield below + 1
-    yield min(below + 2, rows)
+        return [rank(aggregate.level, rows)]
+    below = floor(aggregate.level * (rows - 1) + ROUNDING)
+    return [below + 1, min(below + 2, rows)]
 
 
-def _value(
-    aggregate: QueryAggregate, group: int, rows: int, minimum: int, found: Mapping[tuple[str, int, int], float]
-) -> Estimate:
-    name = aggregate.arguments[0].name
-    values = [found[name, group, place] for place in _ranks(aggregate, rows, minimum)]
+def _value(aggregate: QueryAggregate, rows: int, values: Sequence[float]) -> Estimate:
     if not values:
         return Estimate(None)
     if aggregate.function == "quantile_cont":
         assert aggregate.level is not None
         position = aggregate.level * (rows - 1)
-        part = max(0.0, position - floor(position + 1e-9))
+        part = max(0.0, position - floor(position + ROUNDING))
         return Estimate(values[0] + (values[1] - values[0]) * part)
     return Estimate(int(values[0]) if aggregate.arguments[0].column.whole else values[0])

@@ -7,7 +7,8 @@ from math import ceil, floor
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS, describe_expression
+from winnow.analytics.sql.choosing_conditions import conditions_in
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.join_links import conjuncts
 from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
@@ -123,8 +124,10 @@ class AggregateReader:
     def _identifier(self, node: exp.Distinct) -> str:
         """The column of identifiers."""
         column = node.expressions[0] if len(node.expressions) == 1 else None
+        shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+        if isinstance(column, exp.Column) and self.source.described(column).chosen:
+            raise refused(node, f"COUNT({shown}): a condition chooses which rows have it; choose rows by WHERE")
         if not isinstance(column, exp.Column) or not self.source.described(column).key:
-            shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
             raise refused(node, f"COUNT({shown}) counts the values of one column that is a key; declare key = true")
         return self._identifiers.setdefault(text_of(column), f"d{len(self._identifiers)}")
 
@@ -176,7 +179,7 @@ class AggregateReader:
         if text not in self._arguments:
             name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
             column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
-            conditions = [*([] if condition is None else [condition]), *conditions_in(node)]
+            conditions = [*([] if condition is None else [condition]), *conditions_in(node), *self._chosen_by(node)]
             if not conditions and whole and 0 < high - low <= 1 and function != "count":
                 conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
             self._arguments[text] = Argument(
@@ -184,12 +187,18 @@ class AggregateReader:
                 sql=text,
                 conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
                 unseen=known.fallible or (known.conditional and not conditions) or self._chosen_before(node),
+                columns=known.columns,
             )
         return self._arguments[text]
 
     def _chosen_before(self, node: exp.Expr) -> bool:
         """Whether a column of a subquery is made by a condition."""
         return any(self.source.described(each).conditional for each in node.find_all(exp.Column))
+
+    def _chosen_by(self, node: exp.Expr) -> list[exp.Expr]:
+        """What its columns choose rows by."""
+        marked = [each for column in node.find_all(exp.Column) for each in self.source.choices(column)]
+        return marked + self.source.two_valued(node)
 
     def _indicator(self, condition: exp.Expr) -> str:
         """The name of a column that has 1 where a condition holds."""
@@ -199,30 +208,6 @@ class AggregateReader:
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
             self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
-
-
-def conditions_in(node: exp.Expr) -> list[exp.Expr]:
-    """What an expression chooses rows by: conditions of CASE, comparisons that count as numbers, what replaces NULL."""
-    if isinstance(node, exp.Star):
-        return []
-    if isinstance(node, CONDITIONS + COMPARISONS):
-        return [node]
-    found: list[exp.Expr] = []
-    if isinstance(node, exp.Case):
-        for each in node.args["ifs"]:
-            found.append(exp.EQ(this=node.this.copy(), expression=each.this.copy()) if node.this else each.this)
-            found += conditions_in(each.args["true"])
-        return found + (conditions_in(node.args["default"]) if node.args.get("default") else [])
-    if isinstance(node, exp.If):
-        found.append(node.this)
-        return found + [
-            each for part in ("true", "false") if node.args.get(part) for each in conditions_in(node.args[part])
-        ]
-    if isinstance(node, exp.Coalesce):
-        found.append(exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.null()))
-    if isinstance(node, exp.Nullif):
-        found.append(exp.EQ(this=node.this.copy(), expression=node.expression.copy()))
-    return found + [each for part in node.iter_expressions() for each in conditions_in(part)]
 
 
 def function_name(node: exp.Expr) -> str:

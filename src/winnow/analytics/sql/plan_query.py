@@ -44,7 +44,7 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool) -> 
     declarations = {name: TableDeclaration.model_validate_json(each) for name, each in declared}
     tree = parse_sql(sql)
     sample = take_sample(tree)
-    tables = {name.lower(): table_relation(each) for name, each in declarations.items()}
+    tables = {name.lower(): table_relation(name, each) for name, each in declarations.items()}
     first, inner = take_first(tree, tables)
     if first is None:
         tree = flattened(tree)
@@ -87,8 +87,7 @@ class _Planner:
     def plan(self) -> QueryPlan:
         self.reader = AggregateReader(self.source)
         self._unit = unit_of(self.source) if self.join is None else None
-        several = len(self.tables) > 1 or self._unit is not None
-        self._safe = with_safe_conditions(self.tree) if several else None
+        self._safe = with_safe_conditions(self.tree)
         outputs = list(self._outputs())
         aliases = {name.lower(): value for value, name, given in outputs if given}
         key_nodes = list(self._key_nodes([value for value, _, _ in outputs], aliases))
@@ -255,11 +254,8 @@ class _Planner:
         rows = self._rows([*named, *arguments, *units, *ordered] or [exp.Literal.number(1)], self._safe)
         if self._unit is not None:
             self._unit.number_rows(rows)
-        if self._safe is not None:
-            where = self._safe.args.get("where")
-            rows.set("where", None if where is None else where.copy())
-        elif self.tree.args.get("where"):
-            rows.set("where", exp.Where(this=tried(self.tree.args["where"].this, "BOOLEAN")))
+        where = self._safe.args.get("where")
+        rows.set("where", None if where is None else where.copy())
         return rows.sql("duckdb")
 
     def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:

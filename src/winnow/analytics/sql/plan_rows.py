@@ -12,7 +12,9 @@ from winnow.analytics.sql.duckdb_engine import add_table, connection, described_
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.row_sources import RowSource, limit_of, own_column, own_names, row_source, table_relation
+from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried, unique_names
+from winnow.analytics.sql.subquery_marks import MARK
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
@@ -50,7 +52,7 @@ def _make_plan(sql: str, table: str, declared: str) -> RowsPlan:
     sample = take_sample(tree)
     if sample is not None and sample.method != "BERNOULLI":
         raise refused(tree, f"rows can be sampled by TABLESAMPLE BERNOULLI, not {sample.method}")
-    source = row_source(tree, {table.lower(): table_relation(declaration)})
+    source = row_source(tree, {table.lower(): table_relation(table, declaration)})
     if tree.args.get("having"):
         raise refused(tree.args["having"], "HAVING without GROUP BY or aggregates is not supported")
     if tree.args.get("offset"):
@@ -67,10 +69,7 @@ def _make_plan(sql: str, table: str, declared: str) -> RowsPlan:
             for place, ((value, _), kind) in enumerate(zip(shown, types, strict=True))
         ]
         keys = [exp.alias_(parsed(key.sql), key.name) for key in order]
-        local = _statement(tree, [*fields, *keys])
-        if tree.args.get("where"):
-            local.set("where", exp.Where(this=tried(tree.args["where"].this, "BOOLEAN")))
-        local_sql = local.sql("duckdb")
+        local_sql = _statement(with_safe_conditions(tree), [*fields, *keys]).sql("duckdb")
         described_types(opened, local_sql)
     private = {name.lower() for name, each in declaration.columns.items() if each.level == "private"}
     return RowsPlan(
@@ -91,7 +90,7 @@ def _shown(tree: exp.Select, source: RowSource) -> Iterator[tuple[exp.Expr, str]
     for each in tree.expressions:
         if isinstance(each, exp.Star):
             for name, known in source.items[0].relation.columns.items():
-                if known.level != "private":
+                if known.level != "private" and not name.startswith(MARK):
                     yield own_column(name), name
             continue
         value = own_names(each.unalias(), source)

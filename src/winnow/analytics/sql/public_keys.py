@@ -13,7 +13,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of, conjuncts
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.row_sources import FromItem, RowSource
-from winnow.analytics.sql.safe_conditions import safe_condition
+from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried
 from winnow.core.untrusted_text import one_line
 
@@ -40,7 +40,7 @@ def public_key_sql(tree: exp.Select, source: RowSource, keys: Sequence[QueryKey]
         texts.append(f"({select.sql('duckdb')}) AS p{place}")
     names = ", ".join(f'"{key.name}"' for key in keys)
     with_ = tree.args.get("with_")
-    common = f"{without_conditions(with_.copy()).sql('duckdb')} " if with_ is not None else ""
+    common = f"{without_conditions(with_safe_conditions(with_)).sql('duckdb')} " if with_ is not None else ""
     return f"{common}SELECT {names} FROM {' CROSS JOIN '.join(texts)}"  # noqa: S608 - names are ours
 
 
@@ -53,7 +53,7 @@ def _select(keys: Sequence[QueryKey], items: Sequence[FromItem], with_: exp.With
         from_=exp.From(this=first),
         joins=[exp.Join(this=each, kind="CROSS") for each in others],
     )
-    return rows.distinct()
+    return with_safe_conditions(rows.distinct())
 
 
 def without_conditions(rows: T) -> T:

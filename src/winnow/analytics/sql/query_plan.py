@@ -52,6 +52,8 @@ class Argument:
     """The indicators of conditions by which it chooses the rows that count, or that count more than others."""
     unseen: bool = False
     """Whether it chooses rows by something else: by failing on them, or within a subquery."""
+    columns: frozenset[str] = frozenset()
+    """Of tables, that its numbers are made of."""
 
     @property
     def name(self) -> str:

@@ -77,6 +77,7 @@ def count_own_parts(
     shown: NDArray[np.int64],
     minimum: int,
     bits: int,
+    tell_empty: bool,
 ) -> Program[States]:
     """Of parts whose rows each owner has by itself."""
 
@@ -93,11 +94,11 @@ def count_own_parts(
             found.append(int(chosen.sum()) if own_units is None else len(np.unique(own_units)))
         return np.array(found, np.int64)
 
-    return (yield from count_states(counts, len(asked), minimum, bits))
+    return (yield from count_states(counts, len(asked), minimum, bits, tell_empty=tell_empty))
 
 
-def count_states(counts: Local, length: int, minimum: int, bits: int) -> Program[States]:
-    """Of each count: none, fewer than `minimum`, or enough. Only those bits are opened."""
+def count_states(counts: Local, length: int, minimum: int, bits: int, *, tell_empty: bool) -> Program[States]:
+    """Of each count: none (if `tell_empty`), fewer than `minimum`, or enough. Only those bits are opened."""
     if not length:
         return np.zeros(0, np.int8)
     enough = yield Compare(
@@ -105,7 +106,9 @@ def count_states(counts: Local, length: int, minimum: int, bits: int) -> Program
     )
     states = np.where(enough, SHOWN, EMPTY).astype(np.int8)
     below = np.flatnonzero(~enough)
-    if len(below) and minimum > 1:
+    if not tell_empty:
+        states[below] = SMALL
+    elif len(below) and minimum > 1:
         thresholds = np.ones(len(below), np.int64)
         some = yield Compare(
             label="sets without rows", local=lambda table: counts(table)[below], thresholds=thresholds, bits=bits

@@ -100,8 +100,10 @@ def decide_sets(
 ) -> Program[DecidedSets]:
     """Which groups have enough rows, and then, within those alone, which sets.
 
-    Of smaller groups it is opened whether they have any rows, if `tell_empty` says so, and nothing else.
+    Of smaller groups it is opened whether they have any rows, if `tell_empty` says so, and nothing else. Where it does
+    not, an empty set within a group is as good as a small one: WHERE may have added one person to many rows.
     """
+    tell_empty = tell_empty or minimum == 1
     bits, outside = yield from _size(selected, minimum)
     count = selected.groups.count
 
@@ -111,23 +113,25 @@ def decide_sets(
     shown, below = np.flatnonzero(enough), np.flatnonzero(~enough)
     asked = below if tell_empty and minimum > 1 else below[:0]
     parts = [each for each in sets if each != ALL_ROWS and len(shown)]
+    asked_parts = parts if tell_empty else []
 
     def some(table: "OwnerTable") -> NDArray[np.int64]:
         rows = selected.rows(table)
         told = enough[selected.groups.codes(rows)]
-        left_out = np.array([int((told & ~each.mask(rows)).sum()) for each in parts], np.int64)
+        left_out = np.array([int((told & ~each.mask(rows)).sum()) for each in asked_parts], np.int64)
         return np.concatenate([selected.counts(table)[asked], left_out])
 
-    length = len(asked) + len(parts)
+    length = len(asked) + len(asked_parts)
     nonempty = np.zeros(0, bool)
     if length:
         nonempty = yield Compare(label="what is empty", local=some, thresholds=np.ones(length, np.int64), bits=bits)
     rows = np.where(enough, SHOWN, EMPTY if minimum == 1 else SMALL).astype(np.int8)
     rows[asked] = np.where(nonempty[: len(asked)], SMALL, EMPTY)
-    partial = [each for each, left_out in zip(parts, nonempty[len(asked) :], strict=True) if left_out]
+    if tell_empty:
+        parts = [each for each, left_out in zip(parts, nonempty[len(asked) :], strict=True) if left_out]
     states = dict.fromkeys(sets, rows)
-    if partial:
-        states |= yield from _decide_within(partial, selected, rows, shown, minimum, bits)
+    if parts:
+        states |= yield from _decide_within(parts, selected, rows, shown, minimum, bits, tell_empty=tell_empty)
     return DecidedSets(bits=bits, outside=outside, rows=rows, states=states)
 
 
@@ -143,7 +147,14 @@ def _size(selected: SelectedRows, minimum: int) -> Program[tuple[int, bool]]:
 
 
 def _decide_within(
-    sets: Sequence[RowSet], selected: SelectedRows, rows: States, shown: NDArray[np.int64], minimum: int, bits: int
+    sets: Sequence[RowSet],
+    selected: SelectedRows,
+    rows: States,
+    shown: NDArray[np.int64],
+    minimum: int,
+    bits: int,
+    *,
+    tell_empty: bool,
 ) -> Program[dict[RowSet, States]]:
     """The states of sets in the groups that are shown."""
     chosen, others = [each for each in sets if each.chosen], [each for each in sets if not each.chosen]
@@ -157,8 +168,16 @@ def _decide_within(
         own = selected.rows(table)
         return np.concatenate([selected.counts(table, each.mask(own))[shown] for each in others])
 
-    sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits)
-    count_parts = partial(count_own_parts, sets=chosen, selected=selected, shown=shown, minimum=minimum, bits=bits)
+    sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits, tell_empty=tell_empty)
+    count_parts = partial(
+        count_own_parts,
+        sets=chosen,
+        selected=selected,
+        shown=shown,
+        minimum=minimum,
+        bits=bits,
+        tell_empty=tell_empty,
+    )
     decided = yield from decide_conditions(len(chosen), len(shown), count_parts)
     states = [*decided, *sizes.reshape(len(others), len(shown))]
     return {each: filled_states(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}

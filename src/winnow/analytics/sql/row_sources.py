@@ -4,7 +4,7 @@ Joins within an owner are the joins of all rows where tables are replicated, or 
 (`join_links.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -12,6 +12,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, described_column, either
+from winnow.analytics.sql.subquery_marks import MARK, marked_columns, marked_union
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
@@ -26,6 +27,8 @@ class Relation:
     """Whether owners have different rows of it; else all have the same."""
     joined: bool = False
     """Whether a row of it may be made of rows of several tables."""
+    tables: frozenset[str] = frozenset()
+    """Of owners' different rows, that its own are made of."""
 
     @property
     def together(self) -> str | None:
@@ -92,12 +95,30 @@ class RowSource:
             return self.outer.described(column)
         if item is None:
             self.find(column)
-            names = [name for each in self.items for name in each.relation.columns]
+            names = [name for each in self.items for name in each.relation.columns if not name.startswith(MARK)]
             raise refused(
                 column, f"there is no column '{one_line(column.name)}'; {suggest(column.name, names, at_most=12)}"
             )
         known = item.relation.columns[column.name.lower()]
         return replace(known, conditional=True) if item.optional else known
+
+    def choices(self, column: exp.Column) -> list[exp.Expr]:
+        """The conditions by which a subquery chose the rows that have this value in a column."""
+        item = self.item_of(column)
+        if item is None:
+            return []
+        marks = item.relation.columns[column.name.lower()].marks
+        named = [(exp.column(mark, table=item.alias or None, quoted=True), value) for mark, value in marks]
+        return [exp.EQ(this=self.written(each), expression=exp.convert(value)) for each, value in named]
+
+    def two_valued(self, node: exp.Expr) -> list[exp.Expr]:
+        """Of its columns that have one of two values, which rows have the larger: arithmetic can tell them apart."""
+        known = ((each, self.described(each)) for each in node.find_all(exp.Column))
+        return [
+            exp.GT(this=each.copy(), expression=exp.convert(int(own.low)))
+            for each, own in known
+            if own.whole and own.high - own.low == 1
+        ]
 
     def written(self, column: exp.Column) -> exp.Column:
         """The column with the one way to write it."""
@@ -115,13 +136,14 @@ class RowSource:
         return [each for each in self.items if each.relation.divided]
 
 
-def table_relation(declaration: TableDeclaration) -> Relation:
+def table_relation(table: str, declaration: TableDeclaration) -> Relation:
     found: dict[str, Described] = {}
     for name, column in declaration.columns.items():
         if name.lower() in found:
             raise ConfigError(f"columns '{one_line(name)}' differ in case alone; SQL cannot tell them apart")
         found[name.lower()] = described_column(name, column)
-    return Relation(columns=found, divided=not declaration.replicated)
+    divided = not declaration.replicated
+    return Relation(columns=found, divided=divided, tables=frozenset({table.lower()} if divided else ()))
 
 
 def row_source(
@@ -135,7 +157,7 @@ def row_source(
     known = {**tables}
     with_ = select.args.get("with_")
     for cte in with_.expressions if with_ is not None else ():
-        known[cte.alias.lower()] = _rows_of(cte.this, known)
+        known[cte.alias.lower()] = _rows_of(cte.this, known, shown=True)
     from_ = select.args.get("from_")
     if from_ is None:
         raise refused(select, f"the statement has no FROM; name a table: {', '.join(tables)}")
@@ -175,23 +197,18 @@ def _item(node: exp.Expr, known: Mapping[str, Relation]) -> FromItem:
             raise refused(node, f"no table '{one_line(node.name)}'; {suggest(node.name, known, at_most=12)}")
         return FromItem(alias=(node.alias or node.name).lower(), relation=known[node.name.lower()], node=node)
     if isinstance(node, exp.Subquery):
-        return FromItem(alias=node.alias.lower(), relation=_rows_of(node.this, known), node=node)
+        return FromItem(alias=node.alias.lower(), relation=_rows_of(node.this, known, shown=True), node=node)
     raise refused(node, f"{type(node).__name__.upper()} in FROM is not supported")
 
 
-def _rows_of(node: exp.Expr, known: Mapping[str, Relation], outer: RowSource | None = None) -> Relation:
-    """The rows of a subquery."""
+def _rows_of(
+    node: exp.Expr, known: Mapping[str, Relation], outer: RowSource | None = None, *, shown: bool = False
+) -> Relation:
+    """The rows of a subquery, which are `shown` to the statement around it where they stand in FROM."""
     if isinstance(node, exp.Subquery):
-        return _rows_of(node.this, known, outer)
+        return _rows_of(node.this, known, outer, shown=shown)
     if isinstance(node, exp.Union):
-        one, other = _rows_of(node.this, known, outer), _rows_of(node.expression, known, outer)
-        if len(one.columns) != len(other.columns):
-            raise refused(node, f"UNION ALL joins {len(one.columns)} columns with {len(other.columns)}")
-        if one.divided != other.divided:
-            raise refused(node, "UNION ALL of a replicated table would count its rows once for each owner")
-        pairs = zip(one.columns, other.columns.values(), strict=True)
-        columns = {name: either([one.columns[name], right]) for name, right in pairs}
-        return Relation(columns=columns, divided=one.divided, joined=one.joined or other.joined)
+        return _united(node, known, outer, shown=shown)
     if not isinstance(node, exp.Select):
         raise refused(node, f"{type(node).__name__.upper()} in FROM is not supported")
     for name, words in SUBQUERY_PARTS.items():
@@ -199,8 +216,53 @@ def _rows_of(node: exp.Expr, known: Mapping[str, Relation], outer: RowSource | N
             raise refused(node, f"{words} in a subquery would need the rows of all owners; it is not supported")
     _refuse_aggregates(node)
     source = row_source(node, known, outer)
-    joined = len(source.items) > 1 or source.items[0].relation.joined
-    return Relation(columns=_projected(node, source), divided=bool(source.divided), joined=joined)
+    columns = _projected(node, source)
+    return Relation(
+        columns=marked_columns(node, source, columns) if shown else columns,
+        divided=bool(source.divided),
+        joined=len(source.items) > 1 or source.items[0].relation.joined,
+        tables=frozenset[str]().union(*(item.relation.tables for item in source.items)),
+    )
+
+
+def _united(node: exp.Union, known: Mapping[str, Relation], outer: RowSource | None, *, shown: bool) -> Relation:
+    """The rows of UNION ALL. A table stands there once: a row that counts several times would make up the minimum."""
+    parts = list(_parts(node))
+    found = [_rows_of(each, known, outer) for each in parts]
+    first = found[0]
+    for place, each in enumerate(found):
+        if len(each.columns) != len(first.columns):
+            raise refused(node, f"UNION ALL joins {len(first.columns)} columns with {len(each.columns)}")
+        if each.divided != first.divided:
+            raise refused(node, "UNION ALL of a replicated table would count its rows once for each owner")
+        if twice := each.tables & frozenset[str]().union(*(other.tables for other in found[:place])):
+            raise refused(
+                node, f"UNION ALL would count rows of {one_line(min(twice))} twice; choose them by WHERE … OR …"
+            )
+    listed = [each.columns for each in found]
+    if shown:
+        columns = marked_union(node, parts, listed)
+    else:
+        columns = {name: either([[*own.values()][place] for own in listed]) for place, name in enumerate(listed[0])}
+    return Relation(
+        columns=columns,
+        divided=first.divided,
+        joined=any(each.joined for each in found),
+        tables=frozenset[str]().union(*(each.tables for each in found)),
+    )
+
+
+def _parts(node: exp.Expr) -> Iterator[exp.Select]:
+    """The SELECTs of UNION ALL."""
+    if isinstance(node, exp.Union):
+        yield from _parts(node.this)
+        yield from _parts(node.expression)
+    elif isinstance(node, exp.Subquery):
+        yield from _parts(node.this)
+    elif isinstance(node, exp.Select):
+        yield node
+    else:
+        raise refused(node, f"{type(node).__name__.upper()} in FROM is not supported")
 
 
 SUBQUERY_PARTS = {

@@ -18,7 +18,7 @@ from winnow.analytics.sql.owner_rows import execute_at_owner
 from winnow.analytics.sql.plan_rows import MAX_SHOWN_ROWS, RowsPlan
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.tables.declaration import TableDeclaration
-from winnow.core import DataError
+from winnow.core import ConfigError, DataError
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -34,6 +34,10 @@ def shown_limit(plan: RowsPlan, terms: MergedTerms) -> int:
 
 def rows_query(plan: RowsPlan, terms: MergedTerms, reader: bytes) -> Program[dict[str, Any]]:
     """The sealed rows; whether there are more, and whether there are too few to show any."""
+    if plan.private and terms.minimum > 1:  # WHERE id = … OR …, with ORDER BY, would show the row of a person
+        raise ConfigError(
+            "rows that a private column chooses are not shown; ask for aggregates, or leave it out of WHERE"
+        )
     limit, selected = shown_limit(plan, terms), _SelectedRows(plan, terms.declaration)
     answer: dict[str, Any] = {"rows": [], "errors": [], "left_out": 0, "hidden_values": 0, "unlisted_rows": False}
     beyond = max(limit + 1, terms.minimum)

@@ -1,18 +1,24 @@
-"""Conditions of a join that fail on no row: an error that depends on a row would tell of it.
+"""Conditions, and columns of subqueries, that fail on no row: an error that depends on a row would tell of it.
 
 A condition is tried (NULL where it fails) unless it compares two columns, which cannot fail, and by which DuckDB finds
 the rows to join. DuckDB tries nothing that holds a subquery, so the parts of such a condition are tried one by one.
 """
 
+from typing import TypeVar
+
 from sqlglot import exp
 
 from winnow.analytics.sql.sql_text import tried
 
+T = TypeVar("T", bound=exp.Expr)
 
-def with_safe_conditions(tree: exp.Select) -> exp.Select:
-    """The statement with all its conditions of WHERE and ON tried, those of subqueries too."""
+
+def with_safe_conditions(tree: T) -> T:
+    """The statement with all its conditions of WHERE and ON tried, and in subqueries their columns, too."""
     changed = tree.copy()
     for select in reversed(list(changed.find_all(exp.Select))):  # the innermost first
+        if select is not changed:
+            _try_columns(select)
         where = select.args.get("where")
         if where is not None:
             where.set("this", safe_condition(where.this))
@@ -20,6 +26,12 @@ def with_safe_conditions(tree: exp.Select) -> exp.Select:
             if join.args.get("on"):
                 join.set("on", safe_condition(join.args["on"]))
     return changed
+
+
+def _try_columns(select: exp.Select) -> None:
+    for each in (one for one in select.expressions if isinstance(one, exp.Alias)):
+        if not isinstance(each.this, exp.Column | exp.Literal | exp.Window):
+            each.set("this", exp.Anonymous(this="TRY", expressions=[each.this.copy()]))
 
 
 def safe_condition(node: exp.Expr) -> exp.Expr:

@@ -1,0 +1,74 @@
+"""Columns that say of each row of a subquery by which conditions its values were chosen.
+
+CASE in a subquery, and the parts of UNION ALL, give some rows other values than the rest. An aggregate around them is
+told only if these rows are enough, as if it had the condition itself: so subqueries show their conditions, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.choosing_conditions import conditions_in
+from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.described import Described, either
+from winnow.analytics.sql.sql_text import tried
+
+if TYPE_CHECKING:
+    from winnow.analytics.sql.row_sources import RowSource
+
+MARK = "winnow mark "
+"""With a number: the name of such a column."""
+
+
+def marked_columns(select: exp.Select, source: "RowSource", columns: Mapping[str, Described]) -> dict[str, Described]:
+    """The columns of a subquery, which shows the conditions of its expressions and of what they are made of."""
+    found = dict(columns)
+    for each in [one for one in select.expressions if not isinstance(one, exp.Star)]:
+        name, value = each.alias_or_name.lower(), each.unalias()
+        marks = list[tuple[str, int]]()
+        inherited = [one for column in value.find_all(exp.Column) for one in source.choices(column)]
+        own = [] if isinstance(value, exp.Column) else [*conditions_in(value), *source.two_valued(value)]
+        for condition in (*own, *inherited):
+            mark = _show(select, condition)
+            found[mark] = _described(condition, source)
+            marks.append((mark, 1))
+        found[name] = replace(found[name], marks=tuple(marks))
+    return found
+
+
+def marked_union(
+    node: exp.Expr, parts: Sequence[exp.Select], columns: Sequence[Mapping[str, Described]]
+) -> dict[str, Described]:
+    """The columns of UNION ALL, of which each part shows its number."""
+    for part, own in zip(parts, columns, strict=True):
+        if any(conditions_in(each.unalias()) for each in part.expressions) or any(each.marks for each in own.values()):
+            raise refused(node, "a condition within a column of UNION ALL is not supported; write it around UNION ALL")
+    name = f"{MARK}{_count(parts[0])}"
+    for number, part in enumerate(parts):
+        part.append("expressions", exp.alias_(exp.Literal.number(number), name, quoted=True))
+    marks = tuple((name, number) for number in range(len(parts) - 1))
+    listed = [list(own.values()) for own in columns]
+    found = {each: either([own[place] for own in listed]) for place, each in enumerate(columns[0])}
+    found = {each: replace(known, marks=marks) for each, known in found.items()}
+    found[name] = Described(type="integer", low=0, high=len(parts) - 1, values=tuple(range(len(parts))))
+    return found
+
+
+def _show(select: exp.Select, condition: exp.Expr) -> str:
+    name = f"{MARK}{_count(select)}"
+    value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
+    select.append("expressions", exp.alias_(tried(value, "BIGINT"), name, quoted=True))
+    return name
+
+
+def _described(condition: exp.Expr, source: "RowSource") -> Described:
+    known = describe_expression(condition, source.described)
+    return Described(level=known.level, type="integer", low=0, high=1, values=(0, 1), columns=known.columns)
+
+
+def _count(node: exp.Expr) -> int:
+    """Of marks in the whole statement."""
+    return sum(1 for each in node.root().find_all(exp.Alias) if each.alias.startswith(MARK))

@@ -1,0 +1,174 @@
+"""Analysts who want one person's row out of one statement: by parts that are subtracted, errors, NULLs and tags."""
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+
+from query_tables import DECLARATION, answer_of, divided, pooled_answer, pooled_rows, terms_of
+from winnow.analytics.program import run_plain
+from winnow.analytics.question import QueryTerms, merge_terms, read_question
+from winnow.analytics.sealed_answer import with_reader
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.core import ConfigError
+
+COUNT = 400
+PERSON = 7
+"""The only one who is 110 years old; row 9 alone has no cost."""
+
+
+def planted_rows() -> arrow.Table:
+    rows = pooled_rows(COUNT, seed=1, missing=0.0).to_pydict()
+    rows["age"] = [min(each, 100) for each in rows["age"]]
+    rows["patient"] = [f"p{place}" for place in range(COUNT)]
+    rows["well"] = [False] * COUNT
+    rows["age"][PERSON], rows["well"][PERSON], rows["cost"][9] = 110, True, None
+    return arrow.table(rows)
+
+
+ROWS = planted_rows()
+TABLES = divided(ROWS, 3, seed=0)
+ONE_PERSON = "SELECT * FROM stays WHERE patient = 'p7'"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        " UNION ALL ".join([ONE_PERSON] * 10),
+        f"{ONE_PERSON} UNION ALL SELECT * FROM (SELECT * FROM stays) AS again",
+        f"SELECT age FROM ({ONE_PERSON}) AS one UNION ALL SELECT 0 AS age FROM stays",
+    ],
+)
+def test_a_row_does_not_make_up_the_minimum_by_being_counted_often(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"UNION ALL would count rows of stays twice; .* \(line 1\)"):
+        answer_of(f"SELECT COUNT(*) AS n, AVG(age) AS age FROM ({source}) AS u", TABLES)
+    with pytest.raises(ConfigError, match="UNION ALL would count rows of stays twice"):
+        answer_of(f"WITH stay AS (SELECT * FROM stays) SELECT SUM(age) FROM ({source}) AS u", TABLES)
+
+
+def answer_of_two(sql: str, minimum: int = 10) -> dict[str, Any]:
+    """Where owners have a second table, `visits`, of the same form."""
+    question = read_question({"kind": "query", "sql": sql})
+    terms = QueryTerms(declaration=DECLARATION, beside={"visits": DECLARATION}, allow=("aggregate",), minimum=minimum)
+    merged = merge_terms(question, {f"owner {place}": terms for place in range(len(TABLES))})
+    tables = [OwnerTable(each.declaration, each.rows, beside={"visits": each}) for each in TABLES]
+    return dict(run_plain(lambda: question.program(merged), tables))
+
+
+def test_parts_of_a_union_are_told_apart_only_if_all_are_large() -> None:
+    """A constant in one part and a column in the other tagged the rows of a person."""
+    parts = "SELECT age + 1 AS t FROM stays WHERE {0} UNION ALL SELECT 1 FROM visits"
+    one = f"SELECT SUM(t) AS s, COUNT(*) AS n FROM ({parts}) AS u"
+    for chosen in ("patient = 'p7'", "age = 110"):
+        assert answer_of_two(one.format(chosen))["rows"] == [{"s": None, "n": COUNT + 1}]
+    (told,) = answer_of_two(one.format("age > 50"))["rows"]
+    old = [each for each in ROWS.column("age").to_pylist() if each > 50]
+    assert told == {"s": sum(old) + len(old) + COUNT, "n": len(old) + COUNT}
+    with pytest.raises(ConfigError, match="a condition within a column of UNION ALL is not supported"):
+        answer_of_two("SELECT SUM(t) FROM (SELECT NULLIF(age, 110) AS t FROM stays UNION ALL SELECT age FROM visits) u")
+
+
+PLAIN = "SELECT COUNT(*) AS n, SUM({0}) AS s FROM stays"
+WITHIN = "SELECT COUNT(*) AS n, SUM(t) AS s FROM (SELECT {0} AS t FROM stays) AS u"
+DEEP = "SELECT COUNT(*) AS n, SUM(v + 1) AS s FROM (SELECT t * 2 AS v FROM (SELECT {0} AS t FROM stays) AS a) AS u"
+STAR = "WITH u AS (SELECT * FROM (SELECT {0} AS t FROM stays) AS a) SELECT COUNT(*) AS n, AVG(b.t) AS s FROM u AS b"
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        (PLAIN, "GREATEST(age, 105)"),
+        (PLAIN, "LEAST(-105, -age)"),
+        (PLAIN, "ABS(105 - age)"),
+        (PLAIN, "SIGN(age - 105) + 2"),
+        (PLAIN, "CAST(well AS INTEGER) * 2 + 1"),
+        (WITHIN, "CASE WHEN age = 110 THEN age + 1 ELSE 1 END"),
+        (WITHIN, "CAST(well AS INTEGER) * 2 + 1"),
+        (DEEP, "COALESCE(NULLIF(age, 110), 1)"),
+        (STAR, "CAST(age = 110 AS INTEGER) * 5 + 1"),
+    ],
+)
+def test_a_value_that_one_row_has_by_a_condition_is_in_no_sum(sql: str, value: str) -> None:
+    """An offset makes it differ from 0 in all rows; the sum less COUNT(*) was the row's value."""
+    written = sql.format(value)
+    (row,) = answer_of(written, TABLES)["rows"]
+    assert row == {"n": COUNT, "s": None}
+    (told,) = answer_of(written, TABLES, minimum=1)["rows"]
+    assert tuple(told.values()) == pytest.approx(pooled_answer(written, ROWS)[0])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SELECT * FROM stays WHERE {0}",
+        "SELECT * FROM (SELECT * FROM stays WHERE {0}) AS a",
+        "SELECT age, {0} AS failed FROM stays",
+    ],
+)
+def test_an_error_on_one_row_is_no_answer(source: str) -> None:
+    """It failed if a person was old, and was answered if not."""
+    rows = []
+    for person in ("p7", "p8"):
+        fails = f"CASE WHEN patient = '{person}' AND age > 100 THEN CAST(note || 'q' AS INTEGER) = 1 ELSE TRUE END"
+        rows += answer_of(f"SELECT COUNT(*) >= 300 AS many FROM ({source.format(fails)}) AS u", TABLES)["rows"]
+    assert rows == [{"many": True}] * 2
+
+
+def test_a_named_person_is_not_counted_apart() -> None:
+    for chosen in ("NULLIF(patient, 'p7')", "CASE WHEN patient <> 'p7' THEN patient END", "COALESCE(patient, patient)"):
+        sql = f"SELECT COUNT(DISTINCT k), COUNT(DISTINCT patient) FROM (SELECT patient, {chosen} AS k FROM stays)"
+        with pytest.raises(ConfigError, match=r"COUNT\(DISTINCT k\): a condition chooses which rows have it"):
+            answer_of(sql, TABLES)
+
+
+def test_one_person_beside_many_rows_changes_nothing_but_their_number() -> None:
+    """COUNT(*) FILTER was 0 for a person who was not there or not so old, and hidden for one who was."""
+    numbers = (
+        "COUNT(*) FILTER (WHERE age > 60) AS f, MAX(age) AS oldest, SUM(CASE WHEN age > 60 THEN 2 ELSE 1 END) AS s"
+    )
+    for person in ("p7", "p8", "nobody"):
+        answer = answer_of(f"SELECT {numbers} FROM stays WHERE patient = '{person}' OR age <= 60", TABLES)
+        assert answer["rows"] == [{"f": None, "oldest": None, "s": None}]
+        assert answer["hidden_values"] == 3
+        question, _ = with_reader(
+            read_question(
+                {"kind": "query", "sql": f"SELECT age FROM stays WHERE patient = '{person}' OR age < 9 ORDER BY 1 DESC"}
+            )
+        )
+        with pytest.raises(ConfigError, match="rows that a private column chooses are not shown"):
+            next(question.program(merge_terms(question, terms_of(3, rows=20))))
+
+
+def test_quantiles_near_each_other_are_not_told() -> None:
+    levels = [place / COUNT for place in range(180, 220)]
+    near = ", ".join(f"QUANTILE_DISC(cost, {level:.4f}) AS q{place}" for place, level in enumerate(levels))
+    disguised = (
+        "MEDIAN(age) AS a, MEDIAN(age + 1) AS b, MEDIAN(ABS(age - 50)) AS c, MEDIAN(age) FILTER (WHERE age > -1) AS d"
+    )
+    (row,) = answer_of(f"SELECT {near}, {disguised} FROM stays", TABLES)["rows"]
+    told = [place for place in range(40) if row[f"q{place}"] is not None]
+    assert told[0] == 0
+    assert min(after - before for before, after in pairwise(told)) >= 10
+    assert row["a"] is not None
+    assert [row[name] for name in "bcd"] == [None] * 3
+
+
+def test_dates_that_overflow_choose_no_rows() -> None:
+    rows = ROWS.to_pydict()
+    rows["day"] = [each.replace(year=2020) for each in rows["day"]]
+    rows["day"][PERSON] = rows["day"][PERSON].replace(year=2021)
+    tables = divided(arrow.table(rows, schema=ROWS.schema), 2, seed=0)
+    (row,) = answer_of("SELECT COUNT(*) AS n, COUNT(day + INTERVAL 292226 YEAR) AS d FROM stays", tables)["rows"]
+    assert row == {"n": COUNT, "d": None}
+
+
+def test_rounding_to_thousands_is_not_cut_off_at_the_bounds() -> None:
+    declared = TableDeclaration.model_validate(
+        {"columns": {"pay": {"level": "protected", "type": "integer", "bounds": [0, 600]}}}
+    )
+    table = OwnerTable(declared, arrow.table({"pay": [600] * 20}))
+    question = read_question({"kind": "query", "sql": "SELECT SUM(ROUND(pay, -3)) AS s FROM stays"})
+    terms = merge_terms(question, {"owner": QueryTerms(declaration=declared, allow=("aggregate",), owners=1)})
+    assert run_plain(lambda: question.program(terms), [table])["rows"] == [{"s": pytest.approx(20_000)}]
