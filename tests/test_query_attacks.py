@@ -172,3 +172,14 @@ def test_rounding_to_thousands_is_not_cut_off_at_the_bounds() -> None:
     question = read_question({"kind": "query", "sql": "SELECT SUM(ROUND(pay, -3)) AS s FROM stays"})
     terms = merge_terms(question, {"owner": QueryTerms(declaration=declared, allow=("aggregate",), owners=1)})
     assert run_plain(lambda: question.program(terms), [table])["rows"] == [{"s": pytest.approx(20_000)}]
+
+
+@pytest.mark.parametrize("other", ["SUM(age + 0 * cost)", "CORR(age, cost)", "AVG(age * (cost + 1))"])
+def test_rows_that_lack_one_column_do_not_follow_from_two_sums(other: str) -> None:
+    """Σ age over all rows less Σ age over those that have a cost was the age of the one row without."""
+    (row,) = answer_of(f"SELECT SUM(age) AS s, {other} AS o, SUM(x) AS x FROM stays", TABLES)["rows"]
+    assert row["s"] == sum(ROWS.column("age").to_pylist())
+    assert row["o"] is None
+    assert row["x"] is not None
+    (row,) = answer_of(f"SELECT SUM(age) AS s, {other} AS o FROM stays WHERE cost IS NOT NULL", TABLES)["rows"]
+    assert None not in row.values()

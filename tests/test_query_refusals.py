@@ -48,7 +48,7 @@ REFUSALS = {
     "SELECT SUM(note) FROM stays": "the statement does not fit the table: No function matches",
     "SELECT MAX(ward) FROM stays": "MAX(ward) needs numbers (line 1)",
     "SELECT QUANTILE_CONT(age, -0.5) FROM stays": "a quantile takes a level between 0 and 1, such as",
-    "SELECT COUNT(*) FROM stays TABLESAMPLE SYSTEM(5 PERCENT)": "only TABLESAMPLE BERNOULLI(p PERCENT) is supported",
+    "SELECT COUNT(*) FROM stays TABLESAMPLE RESERVOIR(5 PERCENT)": "TABLESAMPLE takes one of BERNOULLI, STRATIFIED,",
     "SELECT COUNT(*) FROM stays; DROP TABLE stays": "write one statement; there are 2",
     "DROP TABLE stays": "DROP is not supported (line 1)",
     "COPY stays TO '/tmp/x'": "COPY is not supported (line 1)",

@@ -14,7 +14,7 @@ from winnow.analytics.program import Program
 from winnow.analytics.sql.matched_join import Cell, MatchedJoin
 from winnow.analytics.sql.matched_rows import KeyedSum
 from winnow.analytics.sql.row_partition import AskedPart, decide_conditions
-from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, RowSet, filled_states, sets_of
+from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, RowSet, chosen_first, filled_states, sets_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 
 Part = tuple[int, RowSet]
@@ -51,10 +51,14 @@ def parts_of(join: MatchedJoin, rows: RowSet) -> list[Part]:
 def _decide_within(
     join: MatchedJoin, sets: Sequence[RowSet], rows: States, shown: NDArray[np.int64]
 ) -> Program[dict[RowSet, States]]:
-    chosen, others = [each for each in sets if each.chosen], [each for each in sets if not each.chosen]
-    conditions = list(dict.fromkeys(part for each in chosen for part in parts_of(join, each)))
+    chosen, others = chosen_first(sets), [each for each in sets if not each.chosen]
+    overlapping: dict[Part, bool] = {}
+    for each in chosen:
+        for part in parts_of(join, each):
+            overlapping.setdefault(part, each.overlapping)
+    conditions = list(overlapping)
     count_parts = partial(_count_parts, join, conditions, shown)
-    decided = yield from decide_conditions(len(conditions), len(shown), count_parts)
+    decided = yield from decide_conditions(list(overlapping.values()), len(shown), count_parts)
     small = dict(zip(conditions, (states == SMALL for states in decided), strict=True))
     wholes = [[(part, True) for part in parts_of(join, each)] for each in others]
     cells = [_cell(join, int(group), whole) for whole in wholes for group in shown]

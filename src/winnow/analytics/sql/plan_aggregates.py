@@ -1,7 +1,7 @@
 """Aggregates of a statement: what each needs of every row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from sqlglot import exp
@@ -11,7 +11,7 @@ from winnow.analytics.sql.choosing_conditions import conditions_in
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.join_links import conjuncts
-from winnow.analytics.sql.query_plan import Argument, Function, QueryAggregate
+from winnow.analytics.sql.query_plan import SEARCHES, Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.analytics.sql.sql_text import parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
@@ -72,9 +72,14 @@ class AggregateReader:
                     )
 
     def aggregates(self, types: Sequence[str]) -> list[QueryAggregate]:
-        return [
+        found = [
             self._aggregate(f"g{place}", node, kind)
             for place, (node, kind) in enumerate(zip(self.found.values(), types, strict=True))
+        ]
+        sums = {each.columns for each in found if each.function not in (*SEARCHES, "count")}
+        return [
+            replace(each, overlaps=any(each.columns & other and each.columns != other for other in sums))
+            for each in found
         ]
 
     def columns(self) -> list[exp.Expr]:

@@ -73,8 +73,14 @@ class QueryAggregate:
     level: float | None = None
     key: str | None = None
     """Of COUNT(DISTINCT …): the column of identifiers."""
+    overlaps: bool = False
+    """Whether another sum shares a column with it, but not all: rows that lack a value are in one of them alone."""
     date: bool = False
     """Whether its argument is a moment, in microseconds since 1970."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset[str]().union(*(each.columns for each in self.arguments))
 
     @property
     def inputs(self) -> tuple[Argument, ...]:

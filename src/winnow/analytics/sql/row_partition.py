@@ -44,12 +44,16 @@ class AskedPart:
 
 
 def decide_conditions(
-    conditions: int, groups: int, count_parts: Callable[[Sequence[AskedPart]], Program[States]]
+    overlapping: Sequence[bool], groups: int, count_parts: Callable[[Sequence[AskedPart]], Program[States]]
 ) -> Program[list[States]]:
-    """The state of each condition's rows in each group that is shown; parts are counted once a condition."""
+    """The state of each condition's rows in each group that is shown; parts are counted once a condition.
+
+    Of conditions that are `overlapping`, which come last, one has to hold for a part to matter: rows for which none
+    holds are in no sum.
+    """
     found = [_Group() for _ in range(groups)]
     decided = list[States]()
-    for number in range(conditions):
+    for number, last in enumerate(overlapping):
         tried = [place for place, group in enumerate(found) if len(group.parts) <= MAX_PARTS // 2]
         asked = [(place, part, holds) for place in tried for part in found[place].parts for holds in (True, False)]
         answers = yield from count_parts(
@@ -61,10 +65,16 @@ def decide_conditions(
         states = np.full(groups, SMALL, np.int8)
         for place in tried:
             own = [(part, holds, answers[at]) for at, (group, part, holds) in enumerate(asked) if group == place]
-            if any(state == SMALL for _, _, state in own):
+            summed = [
+                holds
+                or not last
+                or any(held and overlapping[each] for each, held in zip(found[place].accepted, part, strict=True))
+                for part, holds, _ in own
+            ]
+            if any(state == SMALL and matters for (_, _, state), matters in zip(own, summed, strict=True)):
                 continue
             found[place].accepted.append(number)
-            found[place].parts = [(*part, holds) for part, holds, state in own if state == SHOWN]
+            found[place].parts = [(*part, holds) for part, holds, state in own if state != EMPTY]
             states[place] = SHOWN if any(holds and state == SHOWN for _, holds, state in own) else EMPTY
         decided.append(states)
     return decided

@@ -37,6 +37,8 @@ class RowSet:
     nonzero: tuple[str, ...] = ()
     chosen: bool = False
     """Whether they are those for which a condition of the statement holds."""
+    overlapping: bool = False
+    """Whether they are chosen as those that have the values of a sum; of rows in no such set nothing is summed."""
 
     def mask(self, table: "OwnerTable") -> Mask:
         found = np.ones(len(table), bool)
@@ -73,9 +75,12 @@ class DecidedSets:
 
 def counted_rows(aggregate: QueryAggregate) -> RowSet:
     """The rows that an aggregate is about."""
+    unseen = any(each.unseen for each in aggregate.inputs)
+    overlaps = aggregate.overlaps and aggregate.function not in (*SEARCHES, "count")
     return RowSet(
         present=tuple(each.name for each in aggregate.inputs),
-        chosen=any(each.unseen for each in aggregate.inputs),
+        chosen=unseen or overlaps,
+        overlapping=overlaps and not unseen,
     )
 
 
@@ -128,7 +133,9 @@ def decide_sets(
     rows = np.where(enough, SHOWN, EMPTY if minimum == 1 else SMALL).astype(np.int8)
     rows[asked] = np.where(nonempty[: len(asked)], SMALL, EMPTY)
     if tell_empty:
-        parts = [each for each, left_out in zip(parts, nonempty[len(asked) :], strict=True) if left_out]
+        lacking = dict(zip(parts, nonempty[len(asked) :], strict=True))
+        some_overlap = any(left_out and each.overlapping for each, left_out in lacking.items())
+        parts = [each for each in parts if lacking[each] or (some_overlap and each.overlapping)]
     states = dict.fromkeys(sets, rows)
     if parts:
         states |= yield from _decide_within(parts, selected, rows, shown, minimum, bits, tell_empty=tell_empty)
@@ -157,7 +164,7 @@ def _decide_within(
     tell_empty: bool,
 ) -> Program[dict[RowSet, States]]:
     """The states of sets in the groups that are shown."""
-    chosen, others = [each for each in sets if each.chosen], [each for each in sets if not each.chosen]
+    chosen, others = chosen_first(sets), [each for each in sets if not each.chosen]
     if len(sets) * len(shown) > MAX_CELLS:
         raise ConfigError(
             f"the statement asks for {len(sets) * len(shown):,} counts, at most {MAX_CELLS:,} are possible; "
@@ -178,9 +185,14 @@ def _decide_within(
         bits=bits,
         tell_empty=tell_empty,
     )
-    decided = yield from decide_conditions(len(chosen), len(shown), count_parts)
+    decided = yield from decide_conditions([each.overlapping for each in chosen], len(shown), count_parts)
     states = [*decided, *sizes.reshape(len(others), len(shown))]
     return {each: filled_states(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
+
+
+def chosen_first(sets: Sequence[RowSet]) -> list[RowSet]:
+    """Those that are chosen: by conditions, and then by having values."""
+    return sorted((each for each in sets if each.chosen), key=lambda each: each.overlapping)
 
 
 def filled_states(rows: States, shown: NDArray[np.int64], states: States) -> States:
