@@ -105,6 +105,10 @@ def test_every_page_is_quiet_and_fits(browser: Browser, address: str, width: int
     assert "token" not in watched.page.url
     found = keys(watched)
     assert len(found) == 4
+    cut_off = watched.page.evaluate(
+        "(table => table.scrollWidth - table.clientWidth)(document.querySelector('.scroll'))"
+    )
+    assert width < 1440 or cut_off == 0  # though a name and a reason for damage are long
     evil = next(name for name in found if name.startswith("evil"))
     assert evil == "evil<script>alert(1)<script>"
     three = "&".join(f"run={found[name].removeprefix('/runs/')}" for name in ("calm", evil, "live"))
