@@ -126,7 +126,7 @@ def test_a_site_encodes_its_rows_as_the_simulation_does(tmp_path: Path) -> None:
     for number, site in enumerate(SITES):
         config = f'[tables.patients]\nfile = "{site}.csv"\n{COLUMNS}'
         (tmp_path / "site.toml").write_text(config)
-        section = load_config(tmp_path).tables["patients"].worker_table("patients", tmp_path)
+        section = load_config(tmp_path).tables["patients"].worker_table("patients", tmp_path, {})
         own = load_table_data(section, wanted, "job")
         rows = simulated.owners == number
         np.testing.assert_array_equal(own.clients.x, simulated.x[rows])

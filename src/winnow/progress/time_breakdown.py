@@ -96,7 +96,8 @@ class RoundTimer:
         """Begin to watch this run."""
         self._prepared = prepared
         federation, training = prepared.simulation, prepared.training
-        self._replace(LocalTraining.train.__globals__, "plan_batches", "data")
+        for planning in ("plan_batches", "plan_draws"):
+            self._replace(LocalTraining.train.__globals__, planning, "data")
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.evaluator, "profiles", "profiling")

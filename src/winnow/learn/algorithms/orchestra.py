@@ -130,7 +130,7 @@ class OrchestraUpdate(ClientUpdate):
         )
         trained = training.train(gradient_rule=rule, memory=training.model)
         centres = torch.stack([self._centres(training, trained.memory, k) for k in range(len(training.clients))])
-        kept = training.model[SHARED].expand_as(trained.states[SHARED])  # weight decay may not move it
+        kept = training.model[SHARED].expand_as(trained.states[SHARED]).clone()  # weight decay may not move it
         return LocalResult(model=trained.states | {OWN: centres, SHARED: kept}, trained=trained)
 
     def _centres(self, training: LocalTraining, targets: ModelState, place: int) -> Tensor:
