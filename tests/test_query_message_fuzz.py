@@ -126,8 +126,8 @@ def test_messages_that_nobody_changed_give_a_result(name: str) -> None:
     assert exchanges <= MAX_EXCHANGES
 
 
-def test_two_thousand_changed_messages_give_a_result_or_one_line() -> None:
-    fuzz_messages(2000, seed=1)
+def test_a_thousand_changed_messages_give_a_result_or_one_line() -> None:
+    fuzz_messages(1000, seed=1)
 
 
 @pytest.mark.slow(part="attacks")

@@ -201,7 +201,7 @@ def test_a_function_without_arguments_is_refused_by_name() -> None:
 
 
 def test_fuzzed_statements_are_answered_or_refused_in_one_line() -> None:
-    assert sum(answered(seed) for seed in range(500)) > 15
+    assert sum(answered(seed) for seed in range(200)) > 5
 
 
 @pytest.mark.slow(part="attacks")

@@ -99,6 +99,7 @@ def keys(watched: Watched) -> dict[str, str]:
     return {link.inner_text(): str(link.get_attribute("href")) for link in links.all()}
 
 
+@pytest.mark.slow(part="docs")
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1440, "light")])
 def test_every_page_is_quiet_and_fits(browser: Browser, address: str, width: int, scheme: str) -> None:
     watched = Watched(browser, address, width, scheme)
@@ -139,6 +140,7 @@ def test_runs_are_ticked_and_compared_by_keyboard(browser: Browser, address: str
     assert not watched.wrong
 
 
+@pytest.mark.slow(part="docs")
 def test_a_new_round_and_a_new_run_appear_by_themselves(browser: Browser, address: str, runs: Path) -> None:
     watched, listed = Watched(browser, address, 1440, "light"), Watched(browser, address, 1440, "light")
     watched.open(keys(watched)["live"])

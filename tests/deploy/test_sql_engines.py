@@ -143,6 +143,7 @@ def check_conditions(kept: Kept, conditions: Sequence[str]) -> list[str]:
     return fetched
 
 
+@pytest.mark.slow(part="deploy")
 def test_conditions_choose_the_same_rows_on_both_engines(kept: Kept) -> None:
     check_conditions(kept, (*CONDITIONS, *MORE)[::3])
 
@@ -188,6 +189,7 @@ def test_spaces_are_those_that_are_trimmed_elsewhere() -> None:
     assert "".join(chr(code) for code, left in enumerate(trimmed, start=1) if not left) == SPACES
 
 
+@pytest.mark.slow(part="deploy")
 def test_the_process_with_the_password_writes_what_a_statement_needs_and_fails_in_one_line(
     kept: Kept, tmp_path: Path
 ) -> None:

@@ -123,13 +123,17 @@ ACTIONS: dict[str, Command] = {
     "/jobs/job/abort": "abort",
 }
 """What each button does; to clone is to download first, and to submit."""
+ROLES = [pytest.param(r, marks=pytest.mark.slow(part="deploy")) if r == "admin" else r for r in get_args(Role)]
+"""An admin restarts sites, and waits for them."""
 TARGETS = {
     "job": CommandTarget(name="job", organisation="Institute", owner="the-lead"),
     "plant-a": CommandTarget(name="plant-a", organisation="Plant-A"),
 }
 
 
-@pytest.mark.parametrize("role", get_args(Role))
+@pytest.mark.parametrize(
+    "role", [pytest.param(role, marks=ADMIN_WAITS if role == "admin" else ()) for role in get_args(Role)]
+)
 def test_each_role_sees_and_does_what_the_policy_says(world: World, browser: Any, role: str) -> None:
     policy = read_policy(DEFAULT_SERVER_POLICY.encode(), ServerPolicy)
     peer = world.kit(f"the-{role}").peer
