@@ -140,9 +140,9 @@ def test_noisy_profiles_by_class_tell_no_more(multiplier: float, tmp_path: Path)
         counts, mean, variance = (np.asarray(first.payload["profile"][name]) for name in ("counts", "mean", "variance"))
         assert np.isfinite(mean).all()
         assert np.isfinite(variance).all()
-        size = counts / counts.sum() @ ((mean**2).sum(1) + variance.sum(1)) if counts.any() else 0.0
-        assert size < 2 * 25, "a sample that overflows is bounded like any other"
-        assert counts.any() == (multiplier < 1)
+        if multiplier < 1:  # large noise hides how large anything is
+            size = counts / counts.sum() @ ((mean**2).sum(1) + variance.sum(1))
+            assert size < 2 * 25, "a sample that overflows is bounded like any other"
         assert isinstance(again, Failure)
         assert "a noisy first profile of this round or a later one was already released" in again.reason
 

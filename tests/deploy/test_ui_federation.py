@@ -131,9 +131,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(
-    "role", [pytest.param(role, marks=ADMIN_WAITS if role == "admin" else ()) for role in get_args(Role)]
-)
+@pytest.mark.parametrize("role", ROLES)
 def test_each_role_sees_and_does_what_the_policy_says(world: World, browser: Any, role: str) -> None:
     policy = read_policy(DEFAULT_SERVER_POLICY.encode(), ServerPolicy)
     peer = world.kit(f"the-{role}").peer
