@@ -6,7 +6,8 @@ import pytest
 
 from command_line import call
 from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, read_lines
-from winnow.papers.few_labels.gap_table import GapTable, gaps_closed, last_score
+from winnow.papers.few_labels.gap_table import GapTable, gaps_closed
+from winnow.papers.last_rounds import last_score
 
 PAPER = PAPERS["few-labels"]
 TINY = [

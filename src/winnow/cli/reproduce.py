@@ -1,7 +1,7 @@
 """winnow reproduce"""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -12,7 +12,7 @@ from winnow.cli.options import DataFolder, Quiet, Sets, Workers
 from winnow.cli.parallel_runs import available_cores, run_many
 
 if TYPE_CHECKING:
-    from winnow.papers import Paper, ReproductionOptions, ReproductionPlan
+    from winnow.papers import Paper, PaperRun, ReproductionOptions, ReproductionPlan
     from winnow.papers.result_json_lines import ResultLine, ResultLines
 
 RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
@@ -22,7 +22,7 @@ PaperName: TypeAlias = Annotated[
     typer.Argument(
         metavar="PAPER",
         help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
-        " quantised), truth (truth discovery), or few-labels (unlabelled clients).",
+        " quantised), truth (truth discovery), few-labels (unlabelled clients), or flare (NVIDIA FLARE).",
         show_default=False,
     ),
 ]
@@ -123,13 +123,20 @@ def _compute(
 ) -> int:
     """Compute what is missing, and say how many runs failed."""
     from winnow.cli.console import say
+    from winnow.papers import plan_reproduction
 
     work = _plan(paper, names, wanted, results.lines)
-    failed = _runs(work, folder, wanted, workers, results.keep, quiet=quiet)
+    failed, runs, tried = 0, work.runs, set[tuple[str, ...]]()
+    while runs:
+        failed += _runs(runs, folder, wanted, workers, results.keep, quiet=quiet)
+        tried |= {run.key for run in runs}
+        later = plan_reproduction(paper, names, wanted, results.lines).runs  # whose settings were chosen by these
+        runs = tuple(run for run in later if run.key not in tried)
     for item in work.measurements:
         if not quiet:
             say(f"{item.name}: measuring")
-        results.keep(item.measure(wanted, results.lines))
+        for line in item.measure(wanted, dict(results.lines)):
+            results.keep([line])
     return failed
 
 
@@ -185,7 +192,7 @@ def _plan(
 
 
 def _runs(
-    work: "ReproductionPlan",
+    runs: "Sequence[PaperRun]",
     folder: Path,
     wanted: "ReproductionOptions",
     workers: int,
@@ -198,11 +205,11 @@ def _runs(
 
     specs = [
         RunSpec(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
-        for run in work.runs
+        for run in runs
     ]
 
     def finished(index: int) -> None:
-        keep([work.runs[index].line(folder, wanted)])
+        keep([runs[index].line(folder, wanted)])
 
-    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished) if specs else {}
+    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished)
     return sum(not how.incompatible for how in failed.values())

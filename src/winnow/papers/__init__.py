@@ -3,11 +3,13 @@
 from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedprof import FEDPROF
 from winnow.papers.few_labels import FEW_LABELS
+from winnow.papers.flare import FLARE
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
 from winnow.papers.result_json_lines import (
     DistributionResultLine,
     LinearCaseResultLine,
+    MeasuredResultLine,
     RunResultLine,
     TrafficResultLine,
     TruthResultLine,
@@ -19,12 +21,13 @@ from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE)}
 
 __all__ = [
     "PAPERS",
     "DistributionResultLine",
     "LinearCaseResultLine",
+    "MeasuredResultLine",
     "Paper",
     "PaperItem",
     "PaperRun",

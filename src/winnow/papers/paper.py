@@ -4,8 +4,8 @@ Another paper is another `Paper` value in a package of its own, listed in `winno
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from winnow.config.schema import Experiment
@@ -26,6 +26,8 @@ class ReproductionOptions:
     """Rounds of every run and epochs of every measurement, in the place of the paper's."""
     sets: tuple[str, ...] = ()
     data_directory: Path | None = None
+    known: ResultLines = field(default_factory=dict)
+    """What has been computed so far: settings of later runs may be chosen by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class PaperItem(ABC):
         """Whether there is nothing to measure besides runs, or it has been measured."""
         return True
 
-    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Sequence[ResultLine]:
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterable[ResultLine]:
         """What it shows besides runs, as far as the lines do not have it."""
         return []
 

@@ -1,7 +1,7 @@
 """What of a paper is left to compute on this machine, and what cannot be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,7 @@ def plan_reproduction(
     paper: Paper, names: Sequence[str], wanted: ReproductionOptions, known: ResultLines
 ) -> ReproductionPlan:
     """What is missing among the known lines. A long computation that nobody named is left to an accelerator."""
+    wanted = replace(wanted, known=known)
     runs: dict[tuple[str, ...], PaperRun] = {}
     measurements, left_out = list[PaperItem](), dict[str, None]()
     present = {each.name for each in catalogue(wanted.data_directory) if each.present}
@@ -36,7 +37,7 @@ def plan_reproduction(
         absent = item.data_sets(wanted) - present
         if absent:
             left_out[f"{item.name}: skipped; missing data {', '.join(sorted(absent))} (winnow data get NAME)"] = None
-        elif item.needs_gpu and item.name not in names and not torch.cuda.is_available():
+        elif item.needs_gpu and not item.names & {*names} and not torch.cuda.is_available():
             left_out[f"{item.name}: skipped; it would take days on a CPU (name {item.name} to run it anyway)"] = None
         else:
             runs |= {run.key: run for run in missing}

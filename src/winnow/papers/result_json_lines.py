@@ -152,8 +152,26 @@ class TruthResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="truth", ta
         return self.item, self.series, f"{self.x:g}", str(self.seed)
 
 
+class MeasuredResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="measured", tag_field="kind"):
+    """Values that were measured together for one row of a table, for one seed."""
+
+    item: str = msgspec.field(name="of")
+    row: str
+    seed: int
+    values: dict[str, float]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.item, self.row, str(self.seed)
+
+
 ResultLine: TypeAlias = (
-    RunResultLine | DistributionResultLine | LinearCaseResultLine | TrafficResultLine | TruthResultLine
+    RunResultLine
+    | DistributionResultLine
+    | LinearCaseResultLine
+    | TrafficResultLine
+    | TruthResultLine
+    | MeasuredResultLine
 )
 ResultLines: TypeAlias = Mapping[tuple[str, ...], ResultLine]
 

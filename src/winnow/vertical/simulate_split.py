@@ -1,7 +1,7 @@
 """Split learning with all owners in this process; a run folder keeps it, and a later call goes on from there."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def simulate_split(
     plan: SplitPlan, parts: Mapping[str, KeyedRows], *, out: Path | None, resume: bool, progress: bool | None
 ) -> SplitResult:
     """Train over these parts; with `out`, in a run folder."""
-    run = _SimulatedSplit(plan, parts)
+    run = SimulatedSplit(plan, parts)
     view = (
         run.in_memory(_display(plan, progress)) if out is None else run.in_folder(out, resume, _display(plan, progress))
     )
@@ -44,7 +44,7 @@ def simulate_split(
     )
 
 
-class _SimulatedSplit:
+class SimulatedSplit:
     """The owners of one run."""
 
     def __init__(self, plan: SplitPlan, parts: Mapping[str, KeyedRows]) -> None:
@@ -91,10 +91,14 @@ class _SimulatedSplit:
                 digest.update(f"{name}.{key}".encode() + value.detach().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
+    def events(self) -> Iterator[AnyEvent]:
+        """Trains while somebody takes them."""
+        return self.workflow.run(self._federation)
+
     def in_memory(self, display: ProgressDisplay) -> RunView:
         events: list[AnyEvent] = []
         with display:
-            for event in self.workflow.run(self._federation):
+            for event in self.events():
                 events.append(event)
                 display.on_event(event)
         return RunView(label=self._label, log=events, config_text=self._config(), conditions=self._conditions())
@@ -110,7 +114,7 @@ class _SimulatedSplit:
         with folder, display:
             for event in folder.view().log:
                 display.on_event(event)
-            for event in self.workflow.run(self._federation):
+            for event in self.events():
                 folder.record(event)
                 if isinstance(event, RoundFinished):
                     folder.checkpoint(self._snapshot(), {})

@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from winnow.config.resolve import resolve
+from winnow.papers.last_rounds import LAST_ROUNDS, last_score
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
-
-LAST_ROUNDS = 5
-"""The score of a run is its mean over so many last rounds: the best one would have to be found by labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +89,6 @@ class GapTable(PaperItem):
         if row in (least, most):
             return "–"
         return mean_sd_text(MeanAndSd.of(gaps_closed(found[least.name], found[row.name], found[most.name])), 2)
-
-
-def last_score(run: RunResultLine) -> float | None:
-    """The mean over the last rounds that were scored."""
-    scores = [score for score in run.trace if score is not None][-LAST_ROUNDS:]
-    return fmean(scores) if scores else None
 
 
 def gaps_closed(
