@@ -13,7 +13,7 @@ TUNING_SEED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class TunedMethod:
     """An algorithm, its candidates, and the final score that NVFlare's own example states for it at α = 0.1."""
 
     name: str
@@ -52,7 +52,7 @@ def _rates(*rates: float) -> tuple[tuple[str, ...], ...]:
     return tuple((f"local.learning_rate={rate:g}",) for rate in rates)
 
 
-FEDAVG = Method(
+FEDAVG = TunedMethod(
     name="fedavg",
     title="FedAvg",
     algorithm="fedavg-rp",
@@ -61,7 +61,7 @@ FEDAVG = Method(
 )
 METHODS = (
     FEDAVG,
-    Method(
+    TunedMethod(
         name="fedprox",
         title="FedProx",
         algorithm="fedprox",
@@ -69,14 +69,14 @@ METHODS = (
         candidates=tuple((*rate, f"client.mu={mu}") for rate in _rates(0.01, 0.03) for mu in ("1e-5", "0.01")),
         published=0.7615,
     ),
-    Method(
+    TunedMethod(
         name="fedopt",
         title="FedOpt (SGD with momentum at the server)",
         algorithm="fedavgm",
         candidates=tuple((*rate, f"server.momentum={beta}") for rate in _rates(0.01, 0.03) for beta in ("0.6", "0.9")),
         published=0.8013,
     ),
-    Method(
+    TunedMethod(
         name="scaffold",
         title="SCAFFOLD",
         algorithm="scaffold",
