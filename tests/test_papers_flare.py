@@ -6,7 +6,7 @@ import pytest
 
 from command_line import call
 from winnow.papers import PAPERS, MeasuredResultLine, ReproductionOptions, RunResultLine, plan_reproduction, read_lines
-from winnow.papers.flare.methods import METHODS, TUNING, TUNING_SEED
+from winnow.papers.flare.tuned_methods import METHODS, TUNING, TUNING_SEED
 from winnow.papers.result_json_lines import ResultLine, lines_by_key
 from winnow.papers.results_page import write_markdown_page
 

@@ -7,10 +7,10 @@ from winnow.papers.flare.dirichlet_figures import (
     HeterogeneitySweep,
     TuningTable,
 )
-from winnow.papers.flare.methods import TUNING
 from winnow.papers.flare.split_networks import lenet5, small_cnn
 from winnow.papers.flare.split_table import SplitTable
 from winnow.papers.flare.statistics_table import StatisticsTable
+from winnow.papers.flare.tuned_methods import TUNING
 from winnow.papers.paper import Paper
 
 FLARE = Paper(

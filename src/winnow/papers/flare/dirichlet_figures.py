@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from winnow.papers.figures import metric_curves
-from winnow.papers.flare.methods import FEDAVG, METHODS, TUNING, TUNING_SEED
+from winnow.papers.flare.tuned_methods import FEDAVG, METHODS, TUNING, TUNING_SEED
 from winnow.papers.last_rounds import LAST_ROUNDS, last_score
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
