@@ -23,6 +23,7 @@ from sqlalchemy import create_engine, text
 from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.server.app import WinnowServer
+from winnow.deploy.server.served_pages import ServePages
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.project_file import Project
 from winnow.deploy.trust.signing import sign
@@ -252,9 +253,9 @@ def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:
 
 
 @contextmanager
-def server_here(kit: Kit, config: Path) -> Iterator[WinnowServer]:
+def server_here(kit: Kit, config: Path, serve_pages: ServePages | None = None) -> Iterator[WinnowServer]:
     """A server in a thread of this process, reached in memory."""
-    server = WinnowServer(kit, config, runner=RUNNER)
+    server = WinnowServer(kit, config, runner=RUNNER, serve_pages=serve_pages)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(server.run(stop)), name="server")
@@ -298,12 +299,14 @@ class World:
 
 
 @contextmanager
-def a_world(kits: Path, folder: Path, settings: str = "", join: float = 0.5) -> Iterator[World]:
+def a_world(
+    kits: Path, folder: Path, settings: str = "", join: float = 0.5, serve_pages: ServePages | None = None
+) -> Iterator[World]:
     url = f"memory://{uuid4().hex}"
     config = folder / "server.toml"
     config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin_wait = {join}\nlease = 2.0\n{settings}")
     world = World(folder, kits, url)
-    with server_here(kit_of(kits, "server-1"), config):
+    with server_here(kit_of(kits, "server-1"), config, serve_pages):
         try:
             yield world
         finally:

@@ -17,8 +17,8 @@ from serving import eventually
 from command_line import call
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
-from winnow.deploy.client.connection import SubmittedJob
 from winnow.deploy.client.local_federation import LocalFederation, log_path, start_process
+from winnow.deploy.client.unsigned_requests import SubmittedJob
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner

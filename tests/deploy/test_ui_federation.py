@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import msgspec
 import pytest
 from papers import kit_of
-from serving import World, a_world, eventually, job_config
+from serving import PATIENCE, World, a_world, eventually, job_config
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")
@@ -38,7 +39,7 @@ from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import AbsentSite, AuditPage, JobInfo, LogLine, Resources, ServerStatus, SiteInfo
 from winnow.web import federation_view
 from winnow.web.app import create_app
-from winnow.web.federation_view import FederationView
+from winnow.web.federation_view import FederationView, Viewer
 from winnow.web.request_guard import Access
 from winnow.web.serve import federation_page_sets
 
@@ -286,7 +287,7 @@ def test_a_log_without_an_end_is_left_after_a_while(world: World, monkeypatch: p
 
 
 def test_a_log_is_shown_while_others_read_on(world: World) -> None:
-    view = FederationView(cast(Connection, HostileServer(world)))
+    view = FederationView(cast(Connection, HostileServer(world)), Viewer.of(world.kit("the-admin")))
     first = view.log("job")
     kept = list(first.lines)
     view.log("job")
@@ -400,9 +401,28 @@ def test_the_audit_is_for_those_whom_the_policy_lets_read_it(world: World) -> No
 
 def test_several_tabs_ask_the_server_once(world: World) -> None:
     with connection_of(world, "the-member") as connection:
-        view, asked = FederationView(connection), []
+        view, asked = FederationView(connection, Viewer.of(connection.kit)), []
         ask = connection.jobs
         connection.jobs = lambda: asked.append(1) or ask()  # type: ignore[method-assign,func-returns-value]
         for _ in range(5):
             view.jobs()
         assert len(asked) == 1
+
+
+def test_a_slow_answer_holds_up_no_other_page(world: World) -> None:
+    view, asked, go_on = FederationView(HostileServer(world), Viewer.of(world.kit("the-admin"))), Event(), Event()
+
+    def slow_sites() -> list[SiteInfo]:
+        asked.set()
+        assert go_on.wait(PATIENCE)
+        return []
+
+    view.requests.sites = slow_sites  # type: ignore[method-assign]
+    waiting = Thread(target=view.sites)
+    waiting.start()
+    assert asked.wait(PATIENCE)
+    assert view.jobs()  # while the list of sites is still on its way
+    assert view.log("job").lines
+    go_on.set()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()

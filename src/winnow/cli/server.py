@@ -1,11 +1,16 @@
 """winnow server KIT"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from winnow.deploy.server.served_pages import PagesContext
 
 
 @requires_deploy_extra
@@ -29,4 +34,18 @@ def server(
     from winnow.deploy.server.app import run_server
 
     log_to_standard_error(as_json=json_logs)
-    run_server(kit, config, migrate_only=migrate_only)
+    run_server(kit, config, migrate_only=migrate_only, serve_pages=_serve_pages)
+
+
+def _serve_pages(context: "PagesContext") -> "AbstractContextManager[None]":
+    """The pages are an extra, which only servers with [ui] need."""
+    from importlib.util import find_spec
+
+    from winnow.core import ConfigError
+    from winnow.core.installed_package import install_command
+
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise ConfigError(f"[ui] needs {', '.join(missing)}: {install_command('ui')}")
+    from winnow.web.server_pages import serve_server_pages
+
+    return serve_server_pages(context)

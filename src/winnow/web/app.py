@@ -43,7 +43,7 @@ def _log_out(request: Request) -> Response:
     access: Access = request.app.state.access
     access.sessions.close(request.scope["winnow.secret"])
     response = Response(status_code=204)
-    response.delete_cookie(access.cookie)
+    response.delete_cookie(access.cookie, secure=access.scheme == "https", httponly=True, samesite="strict")
     return response
 
 

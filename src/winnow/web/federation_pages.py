@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from winnow.analytics.answers import answer_errors
 from winnow.analytics.budget_question import budget_text
@@ -35,46 +36,64 @@ from winnow.web.page_layout import NavigationLink, PageSet, page_response
 LIVE_SECONDS = 3.0
 SHOWN_AT_FIRST, AUDIT_SHOWN = 200, 1_000
 
+ViewOf: TypeAlias = Callable[[Request], FederationView]
+"""The federation as the person who asks sees it."""
 PartyName: TypeAlias = Annotated[str, Path(max_length=100, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\z")]
 """Of a job or a site, as the wire has them."""
 
 
-def federation_pages(view: FederationView) -> PageSet:
+def federation_pages(view_of: ViewOf) -> PageSet:
+    """Of a federation, as the person who asks may see it."""
     router = APIRouter()
 
     @router.get("/")
     def job_list(request: Request) -> Response:
+        view = view_of(request)
         body = _status(view) + _job_table(view.jobs())
         return page_response(
-            request, title="Jobs", lead=_lead(view), body=f'<div id="jobs" data-live="/live" data-reload>{body}</div>'
+            request, title="Jobs", lead=_lead(view), body=f'<div id="jobs" data-live="/live">{body}</div>'
         )
 
     @router.get("/live")
     def job_list_changes(request: Request) -> Response:
-        return live_response(request, _changes(view.jobs), LIVE_SECONDS)
+        return live_response(request, _changes(view_of(request).jobs), LIVE_SECONDS)
 
     @router.get("/jobs/{name}")
     def one_job(request: Request, name: PartyName) -> Response:
+        view = view_of(request)
         job, log = view.job(name), view.log(name)
-        live = "" if has_ended(job) else f' data-live="/jobs/{escape(name)}/live" data-reload'
+        live = "" if has_ended(job) else f' data-live="/jobs/{escape(name)}/live"'
         body = f'<div id="job"{live}>{_job(view, job)}{_log(log)}</div>'
         return page_response(request, title=one_line(job.job), lead=_job_lead(job), body=body)
 
     @router.get("/jobs/{name}/live")
     def job_changes(request: Request, name: PartyName) -> Response:
+        view = view_of(request)
         return live_response(request, _changes(lambda: (view.job(name), view.log(name).next)), LIVE_SECONDS)
 
     @router.get("/sites")
     def site_list(request: Request) -> Response:
-        return page_response(request, title="Sites", lead=_lead(view), body=_site_table(view, view.sites()))
+        view = view_of(request)
+        table = f'<div id="sites" data-live="/sites/live">{_site_table(view, view.sites())}</div>'
+        return page_response(request, title="Sites", lead=_lead(view), body=table)
+
+    @router.get("/sites/live")
+    def site_changes(request: Request) -> Response:
+        """Every look is another time at which sites were seen; that alone is no news."""
+        view = view_of(request)
+        return live_response(
+            request, _changes(lambda: [replace(site, last_seen=0.0) for site in view.sites()]), LIVE_SECONDS
+        )
 
     @router.get("/audit")
     def audit_log(request: Request) -> Response:
+        view = view_of(request)
         checked = view.audit()
-        return page_response(request, title="Audit", lead=_verdict(checked), body=_audit_table(checked))
+        return page_response(request, title="Audit", lead=_verdict(view, checked), body=_audit_table(checked))
 
     @router.get("/budgets")
     def budget_list(request: Request) -> Response:
+        view = view_of(request)
         return page_response(request, title="Privacy budgets", lead=_lead(view), body=_budgets(view))
 
     links = (("Jobs", "/"), ("Sites", "/sites"), ("Audit", "/audit"), ("Budgets", "/budgets"))
@@ -102,7 +121,7 @@ def _lead(view: FederationView) -> str:
     mode = (
         "You may change things here, as far as your role allows." if view.control else "Nothing is changed from here."
     )
-    return f"As {one_line(view.person)} may see it. {mode}"
+    return f"As {one_line(view.viewer)} may see it. {mode}"
 
 
 def _compact(table: str) -> str:
@@ -174,7 +193,7 @@ def _job(view: FederationView, job: JobInfo) -> str:
         for each in job.absent_sites
     ]
     rejected = [f"{one_line(site)} rejected the job: {one_line(why)}" for site, why in job.rejections.items()]
-    buttons = _job_buttons(job) if view.control else ""
+    buttons = _job_buttons(view, job) if view.control else ""
     return html_table("", ("", "Value"), rows, texts=("Value",)) + bullet_list([*absent, *rejected]) + buttons
 
 
@@ -182,12 +201,11 @@ def _metrics(job: JobInfo) -> list[tuple[str, str, float]]:
     return [(data, name, value) for data, values in job.metrics.items() for name, value in values.items()]
 
 
-def _job_buttons(job: JobInfo) -> str:
-    again = action_button("Submit again", f"/jobs/{job.job}/clone", f"Submit {job.job} again, in your name?")
-    if has_ended(job):
-        return f"<p>{again}</p>"
+def _job_buttons(view: FederationView, job: JobInfo) -> str:
+    question = f"Submit {job.job} again, in your name?"
+    again = action_button("Submit again", f"/jobs/{job.job}/clone", question) if view.can_sign else ""
     abort = action_button("Abort", f"/jobs/{job.job}/abort", f"Abort {job.job}? Its committed rounds stay.")
-    return f"<p>{abort} {again}</p>"
+    return f"<p>{'' if has_ended(job) else abort} {again}</p>"
 
 
 def _log(log: JobLog) -> str:
@@ -232,14 +250,15 @@ def _site_buttons(site: SiteInfo) -> MarkupCell:
     return MarkupCell(f"{restart} {stop}")
 
 
-def _verdict(checked: CheckedAudit) -> str:
+def _verdict(view: FederationView, checked: CheckedAudit) -> str:
     """What this machine found when it checked the chain with the project's certificate authority."""
     if checked.problems:
         return f"Do not trust this log: {one_line(checked.problems[0])}"
     if checked.signer is None:  # a server that shows nothing at all is not to be trusted with "none was changed"
         return f"{len(checked.entries):,} entries, which no server has signed: nothing is known of what is missing."
     signer = one_line(checked.signer)
-    return f"{len(checked.entries):,} entries, checked on this machine: none was changed, signed by {signer}."
+    where = "on this machine" if view.can_sign else "by the server itself (winnow ui --kit checks them on yours)"
+    return f"{len(checked.entries):,} entries, checked {where}: none was changed, signed by {signer}."
 
 
 def _audit_table(checked: CheckedAudit) -> str:
@@ -267,6 +286,8 @@ def _budgets(view: FederationView) -> str:
     ask = action_button(
         "Ask the owners", "/budgets", "Ask the owners of all tables? It takes a moment and opens nothing."
     )
+    if not view.can_sign:
+        return paragraph("Asking for budgets is a job that you sign, and your key is not here: use winnow ui --kit.")
     if view.budgets is None:
         return paragraph("What you may still spend is known to the owners of tables alone.") + f"<p>{ask}</p>"
     rows = [(one_line(each["table"]), one_line(each["owner"]), budget_text(each)) for each in view.budgets]

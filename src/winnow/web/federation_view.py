@@ -6,14 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from cryptography import x509
 
 from winnow.analytics.answers import answer_errors
-from winnow.core import WinnowError
+from winnow.core import ConfigError, WinnowError
 from winnow.core.join_names import counted
 from winnow.core.untrusted_text import one_line
-from winnow.deploy.client.connection import FINAL_STATES, Connection
+from winnow.deploy.client.connection import Connection
 from winnow.deploy.client.fetched_audit import CheckedAudit, FetchedAudit
 from winnow.deploy.client.job_progress import LogFormatter
+from winnow.deploy.client.unsigned_requests import FINAL_STATES, ServerRequests
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.messages import JobInfo, LogLine, ServerStatus, SiteInfo
 
 KEPT_SECONDS = 1.5
@@ -50,68 +56,110 @@ class JobLog:
             return f"{line.source}: {line.text}"
 
 
-class FederationView:
-    """Answers of the server, each kept for a moment."""
+@dataclass(frozen=True, kw_only=True)
+class Viewer:
+    """Who looks at the pages, and the CA by which that person's machine, or the server, checks the audit log."""
 
-    def __init__(self, connection: Connection, *, control: bool = False) -> None:
-        self.connection, self.control = connection, control
-        self.audit_log = FetchedAudit(connection.audit_page, connection.kit.authority)
+    peer: Peer
+    project: str
+    authority: x509.Certificate
+
+    @classmethod
+    def of(cls, kit: Kit) -> "Viewer":
+        return cls(peer=kit.peer, project=kit.project, authority=kit.authority)
+
+    def __str__(self) -> str:
+        return f"{self.peer.name} ({self.peer.role}, {self.peer.organisation}) in project {self.project}"
+
+
+class FederationView:
+    """Answers of the server, each kept for a moment. Requests of different kinds do not wait for each other."""
+
+    def __init__(
+        self,
+        requests: ServerRequests,
+        viewer: Viewer,
+        *,
+        signing: Connection | None = None,
+        control: bool = False,
+    ) -> None:
+        """`signing` is what submits jobs: only where the person's key is can one be signed."""
+        self.requests, self.viewer, self.control, self._signing = requests, viewer, control, signing
+        self.audit_log = FetchedAudit(requests.audit_page, viewer.authority)
         self.budgets: list[dict[str, Any]] | None = None
         """What owners last told; None before anybody asked."""
         self.budget_notes: list[str] = []
         self._kept: dict[str, tuple[float, Any]] = {}
         self._logs: OrderedDict[str, JobLog] = OrderedDict()
-        self._lock, self._log_lock = Lock(), Lock()
+        self._lock = Lock()
+        """For a moment, around what is kept."""
+        self._asking: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        """Held while something is asked for: others who want the same wait for it."""
 
     @property
-    def person(self) -> str:
-        kit = self.connection.kit
-        return f"{kit.name} ({kit.role}, {kit.organisation}) in project {kit.project}"
+    def can_sign(self) -> bool:
+        return self._signing is not None
+
+    @property
+    def signing(self) -> Connection:
+        if self._signing is None:
+            raise ConfigError(
+                "this needs your signature, and your key is not here: use winnow ui --kit, or the command"
+            )
+        return self._signing
 
     def status(self) -> ServerStatus:
-        return self._recent("status", self.connection.status)
+        return self._recent("status", self.requests.status)
 
     def jobs(self) -> list[JobInfo]:
         """The latest first."""
-        return self._recent("jobs", self.connection.jobs)[::-1]
+        return self._recent("jobs", self.requests.jobs)[::-1]
 
     def job(self, name: str) -> JobInfo:
-        return self._recent(f"job {name}", self.connection.job(name).state)
+        return self._recent(f"job {name}", self.requests.job(name).state)
 
     def sites(self) -> list[SiteInfo]:
-        return self._recent("sites", self.connection.sites)
+        return self._recent("sites", self.requests.sites)
 
     def audit(self) -> CheckedAudit:
+        """A server keeps no copy of its own log for each reader; a reader's machine does, to find out another past."""
+        if not self.can_sign:
+            return FetchedAudit(self.requests.audit_page, self.viewer.authority).refresh()
         return self._recent("audit", self.audit_log.refresh)
 
     def log(self, job: str) -> JobLog:
         """With what has been written since it was last read; a copy, since others read on."""
-        with self._log_lock:
-            log, until = self._logs.get(job) or JobLog(), time.monotonic() + LOG_SECONDS
-            for line in self.connection.job(job).lines(log.next, follow=False):
+        with self._alone(f"log {job}"):
+            with self._lock:
+                log = self._logs.get(job) or JobLog()
+            until = time.monotonic() + LOG_SECONDS
+            for line in self.requests.job(job).lines(log.next, follow=False):
                 log.add(line)
                 if time.monotonic() > until:
                     break
-            self._logs[job] = log
-            self._logs.move_to_end(job)
-            while len(self._logs) > LOGS:
-                self._logs.popitem(last=False)
+            with self._lock:
+                self._logs[job] = log
+                self._logs.move_to_end(job)
+                while len(self._logs) > LOGS:
+                    self._logs.popitem(last=False)
             return replace(log, lines=log.lines.copy())
 
     def forget(self) -> None:
         """After a change, what was told before is out of date."""
-        self._kept.clear()
+        with self._lock:
+            self._kept.clear()
 
     def ask_budgets(self) -> str:
         """Ask the owners of every table what is left of this person's privacy budgets. It opens nothing."""
         from winnow.analytics.budget_question import BudgetQuestion  # noqa: PLC0415 - the extra `query`
 
         told, notes = list[dict[str, Any]](), list[str]()
+        signing = self.signing
         tables = sorted({name for site in self.sites() if not site.revoked for name in site.data})
         for name in tables[:MAX_TABLES]:
             try:
                 with answer_errors():
-                    answer = self.connection.ask(BudgetQuestion(table=name)).values
+                    answer = signing.ask(BudgetQuestion(table=name)).values
                     told += [{**each, "table": name} for each in answer["budgets"]]
             except WinnowError as error:
                 notes.append(f"{name}: {error}")
@@ -121,13 +169,21 @@ class FederationView:
         return f"{counted(len(told), 'budget')} told"
 
     def _recent(self, what: str, ask: Callable[[], Told]) -> Told:
-        """The answer that is at hand, or else a new one; one thread asks, the others wait for it."""
+        """The answer that is at hand, or else a new one; one thread asks, those who want the same wait for it."""
+        with self._alone(what):
+            with self._lock:
+                now = time.monotonic()
+                self._kept = {key: kept for key, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+                if what in self._kept:
+                    return self._kept[what][1]  # type: ignore[no-any-return]
+            told = ask()
+            with self._lock:
+                self._kept[what] = (time.monotonic(), told)
+            return told
+
+    def _alone(self, what: str) -> Lock:
         with self._lock:
-            now = time.monotonic()
-            self._kept = {key: kept for key, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
-            if what not in self._kept:
-                self._kept[what] = (time.monotonic(), ask())
-            return self._kept[what][1]  # type: ignore[no-any-return]
+            return self._asking.setdefault(what, Lock())
 
 
 def has_ended(job: JobInfo) -> bool:

@@ -28,7 +28,7 @@ async def _messages(session: Session, look: Look, seconds: float) -> AsyncIterat
     quiet = 0.0
     with session.stream():
         yield b"retry: 1000\n\n"
-        while not session.ended:
+        while not session.is_over:
             found = await anyio.to_thread.run_sync(look)
             if found is not None:
                 if "id" in found:  # which a browser says when it comes back

@@ -2,9 +2,13 @@
 
 import hmac
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 from urllib.parse import parse_qs
 
+import anyio.to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -32,6 +36,24 @@ ENTRANCE = '<!doctype html><title>Winnow</title><meta http-equiv="refresh" conte
 """The answer to a login by a link in another page or a file. Had it been a redirect, the browser would think that the
 other page asks for the next one, and would not send the new cookie along."""
 LOGIN_ADVICE = "Not logged in: open the address that winnow ui printed when it was started."
+CERTIFICATE = "winnow.certificate"
+"""In a request's scope, the certificate (PEM) that its browser showed; TLS has checked that it holds the key."""
+
+
+class PeopleLogin(Protocol):
+    """Who may log in to pages that several people share."""
+
+    advice: str
+    """For those who have not."""
+
+    def redeem(self, token: str) -> bytes | None:
+        """Whose one-time link this is: a certificate (PEM)."""
+
+    def admits(self, certificate: bytes) -> bool:
+        """Whether its holder may look at the pages now."""
+
+    def note(self, certificate: bytes, how: str) -> None:
+        """A login, for the audit log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +66,10 @@ class Access:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     sessions: Sessions = field(default_factory=Sessions)
     scheme: str = "http"
+    people: PeopleLogin | None = None
+    """Pages of many: the token is not used, and each login is one person's."""
+    public: Callable[[str], bool] = lambda path: False
+    """Pages that need no login, by their path."""
 
     @classmethod
     def loopback(cls, port: int) -> "Access":
@@ -78,7 +104,7 @@ class RequestGuard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response = self._admit(scope)
+            response = await anyio.to_thread.run_sync(self._admit, scope) if self._access.people else self._admit(scope)
         except Refused as refused:
             response = PlainTextResponse(f"{refused}\n", refused.status)
         if response is not None:
@@ -94,8 +120,11 @@ class RequestGuard:
         if scope["method"] not in READING | CHANGING:
             raise Refused(405, f"{scope['method'][:20]} is not a method of these pages")
         if (token := _login_token(scope)) is not None:
-            return self._log_in(token, headers)
-        secret, session = self._session(headers)
+            return self._log_in(self._token_holder(token), headers)
+        found = self._session(headers)
+        if found is None:
+            return self._without_login(scope, headers)
+        secret, session = found
         try:
             session.count_request(self._access.sessions.now())
         except TooMany as error:
@@ -115,13 +144,44 @@ class RequestGuard:
         if not _is_from_here(headers) and not _is_navigation(headers):
             raise Refused(403, "the request comes from another site")
 
-    def _log_in(self, token: str, headers: Headers) -> Response:
-        if not hmac.compare_digest(token.encode(), self._access.token.encode()):
-            raise Refused(403, LOGIN_ADVICE)
+    def _without_login(self, scope: Scope, headers: Headers) -> Response | None:
+        """Pages for everybody, and a login by the browser's certificate."""
+        people, certificate = self._access.people, scope.get(CERTIFICATE)
+        if self._access.public(scope["path"]):
+            if scope["method"] in CHANGING:
+                _check_sender(headers)
+            return None
+        if people is None or certificate is None or scope["method"] not in READING:
+            raise Refused(403, self._advice)
+        if not people.admits(certificate):
+            raise Refused(403, "your certificate is not admitted: it is no person's of this project, or was revoked")
+        people.note(certificate, "by certificate")
+        return self._log_in(certificate, headers)
+
+    def _token_holder(self, token: str) -> bytes:
+        """Whose certificate the token stands for; none on pages of one person."""
+        people = self._access.people
+        if people is None:
+            if not hmac.compare_digest(token.encode(), self._access.token.encode()):
+                raise Refused(403, self._advice)
+            return b""
+        certificate = people.redeem(token)
+        if certificate is None or not people.admits(certificate):
+            raise Refused(403, "this link was used already, is older than five minutes, or is none")
+        people.note(certificate, "by link")
+        return certificate
+
+    @property
+    def _advice(self) -> str:
+        return LOGIN_ADVICE if self._access.people is None else self._access.people.advice
+
+    def _log_in(self, certificate: bytes, headers: Headers) -> Response:
+        people = self._access.people
+        admitted = partial(people.admits, certificate) if people is not None else lambda: True
         response = RedirectResponse("/", 303) if _is_from_here(headers) else HTMLResponse(ENTRANCE)
         response.set_cookie(
             self._access.cookie,
-            self._access.sessions.open(),
+            self._access.sessions.open(certificate, admitted),
             max_age=int(SESSION_SECONDS),
             httponly=True,
             samesite="strict",
@@ -129,12 +189,12 @@ class RequestGuard:
         )
         return response
 
-    def _session(self, headers: Headers) -> tuple[str, Session]:
+    def _session(self, headers: Headers) -> tuple[str, Session] | None:
         for secret in _cookies(headers, self._access.cookie):
             session = self._access.sessions.find(secret)
             if session is not None:
                 return secret, session
-        raise Refused(403, LOGIN_ADVICE)
+        return None
 
 
 def _check_shape(scope: Scope, headers: Headers) -> None:
@@ -158,12 +218,16 @@ def _is_navigation(headers: Headers) -> bool:
 
 
 def _check_change(headers: Headers, session: Session) -> None:
+    _check_sender(headers)
+    if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), session.csrf.encode()):
+        raise Refused(403, "the page is out of date; load it again")
+
+
+def _check_sender(headers: Headers) -> None:
     if headers.get("origin") is None:
         raise Refused(403, "a changing request must say from which page it comes")
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "a changing request must be JSON")
-    if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), session.csrf.encode()):
-        raise Refused(403, "the page is out of date; load it again")
 
 
 def _login_token(scope: Scope) -> str | None:

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import uvicorn
 
@@ -20,6 +20,9 @@ from winnow.web.run_page import run_pages
 from winnow.web.run_reader import RunReader
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     from winnow.deploy.client.connection import Connection
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
@@ -44,30 +47,36 @@ def federation_page_sets(connection: "Connection", *, control: bool) -> list[Pag
     """The pages about a federation, as the connection's owner may see it."""
     from winnow.web.federation_actions import federation_actions  # noqa: PLC0415 - runs alone need no deployment
     from winnow.web.federation_pages import federation_pages  # noqa: PLC0415
-    from winnow.web.federation_view import FederationView  # noqa: PLC0415
+    from winnow.web.federation_view import FederationView, Viewer  # noqa: PLC0415
 
-    view = FederationView(connection, control=control)
-    return [federation_pages(view), federation_actions(view)]
+    view = FederationView(connection, Viewer.of(connection.kit), signing=connection, control=control)
+    return [federation_pages(lambda request: view), federation_actions(lambda request: view)]
 
 
 def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready: Callable[[str], object]) -> None:
     """Serve until interrupted; `on_ready` is told the address that logs a browser in. Port 0 is any that is free."""
     with _listening(host, port) as listener:
         access = Access.loopback(listener.getsockname()[1])
-        config = uvicorn.Config(
-            create_app(access, page_sets),
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            http="h11",
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=1,
-        )
+        config = pages_config(create_app(access, page_sets), MAX_CONNECTIONS)
         on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
         with suppress(KeyboardInterrupt):  # which is how it ends
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def pages_config(
+    app: "ASGIApp", connections: int, http: "type[H11Protocol] | Literal['h11']" = "h11"
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http=http,
+        limit_concurrency=connections,
+        timeout_graceful_shutdown=1,
+    )
 
 
 def _shown_address(listener: socket.socket) -> str:

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 SESSION_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 100
+"""Of one person; a further login ends the oldest."""
 REQUESTS_PER_MINUTE = 1_000
 MAX_STREAMS = 10
 TOKEN_BYTES = 16
@@ -24,12 +25,20 @@ class Session:
     """One login: the secret that changing requests must repeat, and what has been asked lately."""
 
     opened: float
+    certificate: bytes = b""
+    """Of the person who logged in (PEM), where there are several; else empty."""
+    admitted: Callable[[], bool] = lambda: True
+    """Whether its person may still look: certificates expire and are revoked."""
     ended: bool = False
-    """After which its live streams end, too."""
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     _minute: float = -1.0
     _requests: int = 0
     _streams: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """After which its live streams end, too."""
+        return self.ended or not self.admitted()
 
     def count_request(self, now: float) -> None:
         """One more; TooMany if that is more than a minute has room for."""
@@ -62,17 +71,18 @@ class Sessions:
         self.now = clock
         self._sessions: dict[bytes, Session] = {}
 
-    def open(self) -> str:
-        """Log in; the secret for the cookie. Where there are too many, the oldest login ends."""
+    def open(self, certificate: bytes = b"", admitted: Callable[[], bool] = lambda: True) -> str:
+        """Log in; the secret for the cookie. Where one person has too many, the oldest login ends."""
         secret = secrets.token_urlsafe(2 * TOKEN_BYTES)
-        while len(self._sessions) >= MAX_SESSIONS:
-            self._end(next(iter(self._sessions)))
-        self._sessions[_digest(secret)] = Session(opened=self.now())
+        own = [digest for digest, session in self._sessions.items() if session.certificate == certificate]
+        for digest in own[: max(0, len(own) + 1 - MAX_SESSIONS)]:
+            self._end(digest)
+        self._sessions[_digest(secret)] = Session(opened=self.now(), certificate=certificate, admitted=admitted)
         return secret
 
     def find(self, secret: str) -> Session | None:
         session = self._sessions.get(_digest(secret))
-        if session is not None and self.now() - session.opened > SESSION_SECONDS:
+        if session is not None and (self.now() - session.opened > SESSION_SECONDS or session.is_over):
             self.close(secret)
             return None
         return session

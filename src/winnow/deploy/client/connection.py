@@ -3,45 +3,20 @@
 import re
 import secrets
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from winnow.core import AnyEvent, ConfigError, RunError, suggest
+from winnow.core import AnyEvent, ConfigError, suggest
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer, ask
+from winnow.deploy.client.unsigned_requests import ServerRequests, SubmittedJob
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
-from winnow.deploy.wire.errors import RequestRefusedError, WireError
-from winnow.deploy.wire.messages import (
-    AbortJob,
-    Acknowledgement,
-    AuditPage,
-    Blob,
-    ControlSite,
-    FollowLog,
-    GetJobResult,
-    GetStatus,
-    JobInfo,
-    JobList,
-    JobResult,
-    ListJobs,
-    ListSites,
-    LogLine,
-    ReadAudit,
-    Request,
-    ServerStatus,
-    SiteInfo,
-    SiteList,
-    SubmitJob,
-)
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import Acknowledgement, OpenLogin, PagesAddress, SubmitJob
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
 from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import Tls
@@ -57,12 +32,8 @@ RETRY_SECONDS = 20.0
 
 SITES_SHOWN = 12
 
-FINAL_STATES = ("finished", "failed", "aborted")
 
-ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
-
-
-class Connection:
+class Connection(ServerRequests):
     """What a person may ask of a federation. Use it in a `with`, or close it."""
 
     def __init__(
@@ -70,8 +41,8 @@ class Connection:
     ) -> None:
         self.kit = kit
         tls = Tls.of(kit)
-        self._link = ReconnectingLink(
-            kit.endpoints, lambda url: open_link(url, tls), retry_seconds=retry_seconds, notify=notify
+        super().__init__(
+            ReconnectingLink(kit.endpoints, lambda url: open_link(url, tls), retry_seconds=retry_seconds, notify=notify)
         )
 
     def submit(
@@ -84,7 +55,7 @@ class Connection:
         priority: int | None = None,
         on_line: Callable[[str], object] = lambda line: None,
         **options: Any,
-    ) -> "SubmittedJob":
+    ) -> SubmittedJob:
         """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …).
 
         For a job on a table its owners are first asked for common units, of which `on_line` is told.
@@ -119,14 +90,14 @@ class Connection:
                 )
                 raise ConfigError(f"no site called {site} has ever connected; {hint}")
 
-    def clone(self, job: str, name: str | None = None) -> "SubmittedJob":
+    def clone(self, job: str, name: str | None = None) -> SubmittedJob:
         """The same job once more, submitted and signed by this person."""
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
             bundle = read_bundle(download_blob(self._link, job, self.result(job).bundle, spool).read_bytes())
         return self.send(name or new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
 
-    def send(self, job: str, bundle: Bundle) -> "SubmittedJob":
+    def send(self, job: str, bundle: Bundle) -> SubmittedJob:
         """Submit a signed bundle under this name."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "bundle"
@@ -149,6 +120,10 @@ class Connection:
         """Put a question to these owners, or to all sites that offer its table, and wait for the answer."""
         return ask(self, question, owners=owners, timeout=timeout, on_event=on_event, on_line=on_line, folder=folder)
 
+    def login_link(self) -> str:
+        """An address that logs a browser in to the server's pages as this person: once, within five minutes."""
+        return self._ask(OpenLogin(certificate=self.kit.certificate_pem), PagesAddress).url
+
     def query(self, sql: str, *, owners: Sequence[str] = (), epsilon: float | None = None) -> "QueryAnswer":
         """The owners' answer to a SELECT statement; with `epsilon` it is noisy and takes from your budget."""
         from winnow.analytics.question import read_question  # noqa: PLC0415 - most connections ask nothing
@@ -156,104 +131,6 @@ class Connection:
 
         question = read_question({"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})})
         return QueryAnswer(self.ask(question, owners=owners).values)
-
-    def job(self, name: str) -> "SubmittedJob":
-        return SubmittedJob(self, name)
-
-    def jobs(self) -> list[JobInfo]:
-        return self._ask(ListJobs(), JobList).jobs
-
-    def sites(self) -> list[SiteInfo]:
-        return self._ask(ListSites(), SiteList).sites
-
-    def stop_site(self, site: str) -> str:
-        return self._ask(ControlSite(site=site, restart=False), Acknowledgement).note
-
-    def restart_site(self, site: str) -> str:
-        return self._ask(ControlSite(site=site, restart=True), Acknowledgement).note
-
-    def status(self) -> ServerStatus:
-        return self._ask(GetStatus(), ServerStatus)
-
-    def audit_page(self, after: int) -> AuditPage:
-        """Entries of the server's audit log after so many, unchecked; `FetchedAudit` checks all of them."""
-        return self._ask(ReadAudit(after=after), AuditPage)
-
-    def close(self) -> None:
-        self._link.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # For jobs ---------------------------------------------------------------------------------------------------------
-
-    def _ask(self, request: Request, expected: type[ResponseType]) -> ResponseType:
-        answer = self._link.call(request)
-        if not isinstance(answer, expected):
-            raise WireError(
-                f"the server answered {type(request).__name__} with {type(answer).__name__}, not {expected.__name__}"
-            )
-        return answer
-
-    def result(self, job: str) -> JobResult:
-        """What there is of a job: its bundle, its events, and the files of its output."""
-        return self._ask(GetJobResult(job=job), JobResult)
-
-    def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
-        """A file of a job's, in the spool folder."""
-        return download_blob(self._link, job, blob, spool)
-
-
-@dataclass(frozen=True)
-class SubmittedJob:
-    """A submitted job, by its name."""
-
-    _connection: Connection
-    name: str
-
-    def state(self) -> JobInfo:
-        return self._connection._ask(ListJobs(job=self.name), JobList).jobs[0]
-
-    def lines(self, first: int = 0, *, follow: bool = True) -> Iterator[LogLine]:
-        """Its log and events; with `follow` until it ends, over failovers too."""
-        return self._connection._link.follow(FollowLog(job=self.name, first=first, wait=follow))
-
-    def wait(self, seconds: float | None = None) -> JobInfo:
-        """Until it has ended; raises a RunError if it failed, was aborted, or takes longer."""
-        begun, pause = time.monotonic(), 0.2
-        while (state := self.state()).status not in FINAL_STATES:
-            if seconds is not None and time.monotonic() > begun + seconds:
-                raise RunError(f"job {self.name} is still {state.status} after {seconds:g} seconds: {state.reason}")
-            time.sleep(pause)
-            pause = min(5.0, 1.5 * pause)  # every question stands in the server's audit
-        if state.status != "finished":
-            raise RunError(f"job {self.name} {state.status}: {state.reason}")
-        return state
-
-    def abort(self, reason: str = "") -> str:
-        return self._connection._ask(AbortJob(job=self.name, reason=reason), Acknowledgement).note
-
-    def download(self, out: str | Path) -> Path:
-        """What there is of it so far as a run folder, which `winnow show` and `winnow report` read."""
-        from winnow.deploy.client.download import write_run_folder  # noqa: PLC0415 - it loads torch
-
-        connection, state = self._connection, self._connection.result(self.name)
-        with tempfile.TemporaryDirectory() as folder:
-            spool = BlobFolder(Path(folder))
-            blobs = {"events": state.events, "checkpoint": state.checkpoint, **state.output}
-            files = {
-                name: download_blob(connection._link, self.name, blob, spool)
-                for name, blob in blobs.items()
-                if blob is not None
-            }
-            job = self.state()
-            finished = job.status == "finished"
-            return write_run_folder(Path(out), state.config, files, submitted=job.submitted, finished=finished)
 
 
 def connect(

@@ -5,7 +5,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from winnow.core import AnyEvent, Evaluated, Rejected, RoundFinished, RunError, Stopped
 from winnow.core.untrusted_text import printable
-from winnow.deploy.client.connection import SubmittedJob
+from winnow.deploy.client.unsigned_requests import SubmittedJob
 from winnow.deploy.wire.messages import EVENT_KIND, LOG_KIND, SITE_LOST_KIND, JobInfo, LogLine
 from winnow.runs.event_log import decode_event
 from winnow.runs.summary import PRIVACY, privacy_spent_lines

@@ -24,7 +24,8 @@ from winnow.runs.event_log import decode_event
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
-    from winnow.deploy.client.connection import Connection, SubmittedJob
+    from winnow.deploy.client.connection import Connection
+    from winnow.deploy.client.unsigned_requests import SubmittedJob
 
 ANSWER_SECONDS = 60.0
 """Seconds that an owner has to accept a question, and to answer each step of it."""

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cryptography import x509
-
 from winnow.core import ConfigError
 from winnow.core.installed_package import installed_version
 from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE
@@ -26,11 +24,14 @@ from winnow.deploy.server.job_submission import ServerTrust
 from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.leader_services import ServerResources
 from winnow.deploy.server.lease import Lease
+from winnow.deploy.server.login_links import LoginLinks
 from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
 from winnow.deploy.server.request_router import RequestRouter
+from winnow.deploy.server.served_pages import PagesContext, ServePages, pages_address, pages_served
 from winnow.deploy.server.warm_runner import WarmRunner
 from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
+from winnow.deploy.trust.certificate_hosts import certificate_hosts
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer, peer_identifier
@@ -39,7 +40,7 @@ from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.server_policy import watch_server_policy
 from winnow.deploy.trust.watched_file import WatchedFile
 from winnow.deploy.wire.malloc_tuning import tune_malloc
-from winnow.deploy.wire.transport_interface import Admit, Tls
+from winnow.deploy.wire.transport_interface import Admit, Identify, Tls
 from winnow.deploy.wire.transport_registry import serve
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,14 @@ SHUTDOWN_SECONDS = 1.0
 class WinnowServer:
     """`config_path` is the operator's file; by default the one in the kit, if there is one."""
 
-    def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: str = RUNNER_MODULE) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        config_path: Path | None = None,
+        *,
+        runner: str = RUNNER_MODULE,
+        serve_pages: ServePages | None = None,
+    ) -> None:
         path = config_path or kit.path / CONFIG_FILE
         self._kit = kit
         self.config = read_config(path, required=config_path is not None)
@@ -63,6 +71,9 @@ class WinnowServer:
         self.database = Database(url, idle_timeout=self.config.lease * 2 / 3)  # no standby can take over earlier
         self.address = own_address(kit, self.config)
         self._runner = runner
+        self._serve_pages = serve_pages
+        if self.config.ui is not None and serve_pages is None:
+            raise ConfigError(f"{path}: [ui] is set, but this server was started without pages")
 
     def migrate(self) -> None:
         self.database.migrate()
@@ -74,7 +85,8 @@ class WinnowServer:
         await asyncio.to_thread(self.migrate)
         queries, traffic = Queries(database=self.database), TrafficCounter()
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
-        router = RequestRouter(name=kit.name, version=installed_version(), lease=lease, queries=queries)
+        links = None if config.ui is None else LoginLinks(pages_address(config.ui, kit, self.address))
+        router = RequestRouter(name=kit.name, version=installed_version(), lease=lease, queries=queries, links=links)
         revocations = kit.watch_revocations()
         identify, admit = peer_identifier(kit.authority), _admit(revocations)
         server = serve(
@@ -107,13 +119,23 @@ class WinnowServer:
             )
             leading = asyncio.create_task(election.run())
             try:
-                await _first(stop, leading)
+                async with pages_served(self._serve_pages, self._pages(links, resources, identify, admit), router):
+                    await _first(stop, leading)
             finally:
                 leading.cancel()
                 with suppress(asyncio.CancelledError):
                     await leading
                 await server.stop(SHUTDOWN_SECONDS)
         log.info("server %s stopped", kit.name)
+
+    def _pages(
+        self, links: LoginLinks | None, resources: ServerResources, identify: Identify, admit: Admit
+    ) -> PagesContext | None:
+        if self.config.ui is None or links is None:
+            return None
+        return PagesContext(
+            kit=self._kit, config=self.config.ui, links=links, audit=resources.audit, identify=identify, admit=admit
+        )
 
     def _warm_runner(self) -> WarmRunner:
         """Where servers share a database, each may have to continue jobs at any time."""
@@ -176,7 +198,7 @@ def own_address(kit: Kit, config: ServerConfig) -> str:
     """This server's endpoint among the project's: the one whose host its certificate names."""
     if config.address is not None:
         return config.address
-    hosts = _hosts(kit.certificate)
+    hosts = certificate_hosts(kit.certificate)
     own = [endpoint for endpoint in kit.endpoints if urlsplit(endpoint).hostname in hosts]
     if len({urlsplit(endpoint).port for endpoint in own}) != 1:
         raise ConfigError(
@@ -184,14 +206,6 @@ def own_address(kit: Kit, config: ServerConfig) -> str:
             f"set address = 'grpc://HOST:PORT' in {CONFIG_FILE}"
         )
     return own[0]
-
-
-def _hosts(certificate: x509.Certificate) -> set[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return set()
-    return {str(name) for kind in (x509.DNSName, x509.IPAddress) for name in names.get_values_for_type(kind)}
 
 
 def _open_audit(database: Database, kit: Kit) -> AuditLog:
@@ -206,10 +220,12 @@ def _audit_writer(audit: AuditLog, kit: Kit) -> AuditWriter:
     return append
 
 
-def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) -> None:
+def run_server(
+    kit: Path, config: Path | None, *, migrate_only: bool = False, serve_pages: ServePages | None = None
+) -> None:
     """What the command does. SIGTERM and SIGINT stop the server gracefully."""
     restrict_umask()
-    server = WinnowServer(Kit.load(kit, "server"), config)
+    server = WinnowServer(Kit.load(kit, "server"), config, serve_pages=serve_pages)
     if migrate_only:
         server.migrate()
         log.info("the database %s is up to date", server.database)

@@ -2,9 +2,10 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from winnow.config.renamed_settings import SERVER_KEYS, old_key
 from winnow.core import ConfigError, Settings
@@ -13,6 +14,7 @@ from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 CONFIG_FILE = "server.toml"
 PATH_KEYS = ("folder", "reference", "test", "labelled", "open")
 """Keys of a data table that name files."""
+MAX_PORT = 65_536
 DATA_KEYS = (*PATH_KEYS, "targets", "features", "task", "tokens", "classes", "scale")
 
 
@@ -39,6 +41,31 @@ class ServerLimits(Settings):
     """Of files, for the same."""
 
 
+def _host_and_port(listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < MAX_PORT:
+        raise ValueError(f"{listen!r} is not HOST:PORT, such as 0.0.0.0:8444")
+    return listen
+
+
+def _https(address: str) -> str:
+    where = urlsplit(address)
+    if where.scheme != "https" or not where.netloc or where.path.strip("/") or where.query or where.username:
+        raise ValueError(f"{address!r} is not https://HOST:PORT")
+    return f"https://{where.netloc}"
+
+
+class PagesConfig(Settings):
+    """Pages of the federation, served to browsers by the server itself."""
+
+    listen: Annotated[str, AfterValidator(_host_and_port)]
+    """HOST:PORT to bind to; TLS with the server's own certificate."""
+    address: Annotated[str, AfterValidator(_https)] | None = None
+    """https://HOST:PORT under which browsers reach it, where ports are mapped; else the host of the endpoint."""
+    control: bool = False
+    """Whether jobs are aborted, and sites stopped and restarted, from the pages: by those whose role may."""
+
+
 class ServerConfig(Settings):
     """All settings have defaults: a server without the file keeps SQLite in its kit's folder."""
 
@@ -61,6 +88,8 @@ class ServerConfig(Settings):
     """Days for which a job can be submitted after its author signed it."""
     metrics_address: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
+    ui: PagesConfig | None = None
+    """Where pages are served to browsers; nowhere otherwise."""
     sandbox: Literal["required", "none"] = "required"
     """Whether custom code may run where this machine's kernel offers no sandbox."""
     limits: ServerLimits = ServerLimits()

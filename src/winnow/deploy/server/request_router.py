@@ -7,6 +7,7 @@ from contextlib import aclosing
 from winnow.deploy.server.database_reads import Queries
 from winnow.deploy.server.leader_services import Leader
 from winnow.deploy.server.lease import Lease
+from winnow.deploy.server.login_links import LoginLinks
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
@@ -17,12 +18,15 @@ from winnow.deploy.wire.messages import (
     FetchBlob,
     FollowLog,
     GetJobResult,
+    GetPagesAddress,
     GetStatus,
     GetUploadedSize,
     Hello,
     ListJobs,
     ListSites,
     LogLine,
+    OpenLogin,
+    PagesAddress,
     Poll,
     PutBlob,
     ReadAudit,
@@ -40,11 +44,14 @@ SITE_REQUESTS = (Hello, Poll, DeployResult, ControlResult, SubmitResult)
 class RequestRouter:
     """The `Service` of the transports."""
 
-    def __init__(self, *, name: str, version: str, lease: Lease, queries: Queries) -> None:
+    def __init__(
+        self, *, name: str, version: str, lease: Lease, queries: Queries, links: LoginLinks | None = None
+    ) -> None:
         self._name = name
         self._version = version
         self._lease = lease
         self._queries = queries
+        self._links = links
         self.leader: Leader | None = None
 
     async def call(self, peer: Peer, request: Request) -> Response:
@@ -53,6 +60,8 @@ class RequestRouter:
             if peer.kind == "person":
                 await leader.commands.authorise_upload(peer)
             return await leader.transfers.received_so_far(peer, request)
+        if isinstance(request, GetPagesAddress):  # the other servers ask, too
+            return PagesAddress(url=self._served_pages().address)
         if isinstance(request, SITE_REQUESTS):
             if peer.kind != "site":
                 raise RequestRefusedError(f"{peer} is not a site")
@@ -125,7 +134,16 @@ class RequestRouter:
                 return await commands.result(peer, request)
             case ReadAudit():
                 return await commands.audit(peer, request)
+            case OpenLogin():
+                links = self._served_pages()
+                await commands.check_login(peer, request)
+                return PagesAddress(url=links.open(request.certificate))
         raise RequestRefusedError(f"a person may not send {type(request).__name__}")
+
+    def _served_pages(self) -> LoginLinks:
+        if self._links is None:
+            raise RequestRefusedError(f"server {self._name} serves no pages; its operator sets [ui] in server.toml")
+        return self._links
 
     async def _status(self, leader: Leader, peer: Peer) -> ServerStatus:
         await leader.commands.authorise(peer, "status")

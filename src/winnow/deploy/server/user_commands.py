@@ -36,6 +36,7 @@ from winnow.deploy.wire.messages import (
     JobResult,
     ListJobs,
     LogLine,
+    OpenLogin,
     ReadAudit,
     Resources,
     SiteInfo,
@@ -187,6 +188,12 @@ class UserCommands:
     async def audit(self, peer: Peer, request: ReadAudit) -> AuditPage:
         await self.authorise(peer, "audit")
         return await asyncio.to_thread(self.read_audit, request.after)
+
+    async def check_login(self, peer: Peer, request: OpenLogin) -> None:
+        """A link is for the person who asks for it: a person of this project, by the certificate of the connection."""
+        if peer.kind != "person" or Peer.of_pem(request.certificate) != peer:
+            raise RequestRefusedError(f"{peer} gets no link to the pages: it is for a person, and that person's own")
+        await self.job_logs.audit_request(peer, "login link", "", "accepted")
 
     async def control(self, peer: Peer, request: ControlSite) -> Acknowledgement:
         rows = {row.site: row for row in await asyncio.to_thread(self.queries.sites)}

@@ -382,6 +382,21 @@ class AuditPage(WireMessage, frozen=True, kw_only=True):
     head: Annotated[bytes, Meta(max_length=MAX_TEXT)] = b""
 
 
+class OpenLogin(WireMessage, frozen=True, kw_only=True):
+    """Ask for an address that logs this person's browser in to the server's pages, once."""
+
+    certificate: Annotated[bytes, Meta(max_length=MAX_TEXT)]
+    """The one of this connection (PEM): the login ends when it expires or is revoked."""
+
+
+class GetPagesAddress(WireMessage, frozen=True, kw_only=True):
+    """Ask where the server serves its pages."""
+
+
+class PagesAddress(WireMessage, frozen=True, kw_only=True):
+    url: Text
+
+
 class GetJobResult(WireMessage, frozen=True, kw_only=True):
     """Ask what there is to download of a job."""
 
@@ -446,6 +461,8 @@ Request: TypeAlias = (
     | GetStatus
     | GetJobResult
     | ReadAudit
+    | OpenLogin
+    | GetPagesAddress
 )
 Response: TypeAlias = (
     Welcome
@@ -456,6 +473,7 @@ Response: TypeAlias = (
     | ServerStatus
     | JobResult
     | AuditPage
+    | PagesAddress
     | Acknowledgement
     | RequestRefusal
 )
