@@ -40,7 +40,7 @@ CERTIFICATE = "winnow.certificate"
 """In a request's scope, the certificate (PEM) that its browser showed; TLS has checked that it holds the key."""
 
 
-class PeopleLogin(Protocol):
+class LoginService(Protocol):
     """Who may log in to pages that several people share."""
 
     advice: str
@@ -66,7 +66,7 @@ class Access:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     sessions: Sessions = field(default_factory=Sessions)
     scheme: str = "http"
-    people: PeopleLogin | None = None
+    people: LoginService | None = None
     """Pages of many: the token is not used, and each login is one person's."""
     public: Callable[[str], bool] = lambda path: False
     """Pages that need no login, by their path."""
