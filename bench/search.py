@@ -44,9 +44,7 @@ COMMON: dict[str, dict[str, list[str]]] = {
     },
     "mnist": {
         "local.name": ["sgd"],
-        "local.learning_rate": ["0.005", "0.01", "0.02", "0.05"],
-        "local.batch_size": ["32"],
-        "local.momentum": ["0.0", "0.5", "0.9"],
+        "local.learning_rate": ["0.005", "0.01", "0.02", "0.05", "0.1"],
     },
 }
 

@@ -136,7 +136,10 @@ def is_executed(block: Block) -> bool:
 EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 
-LONG = ("between-two-hospitals", "deployment", "encryption", "personal", "workflows")
+LONG = (
+    *("algorithms", "architecture", "between-two-hospitals", "deployment", "encryption", "fedaq", "few-labels"),
+    *("personal", "split-learning", "tracking", "truth", "use-the-model", "without-labels", "workflows", "your-own"),
+)
 """Pages whose examples take long; what they show is tested elsewhere, too."""
 
 

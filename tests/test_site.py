@@ -31,5 +31,5 @@ def test_the_site_builds_from_the_pages_and_is_complete(tmp_path: Path) -> None:
 @pytest.mark.slow(part="docs")
 def test_the_gallery_is_made_from_what_winnow_brings(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "docs" / "site" / "make_gallery.py", tmp_path], check=True)
-    linked = re.findall(r"href=\"gallery/([a-z]+\.html)\"", (ROOT / "docs" / "gallery.md").read_text())
+    linked = re.findall(r"href=\"gallery/([a-z-]+\.html)\"", (ROOT / "docs" / "gallery.md").read_text())
     assert sorted(linked) == sorted(path.name for path in tmp_path.iterdir())

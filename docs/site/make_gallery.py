@@ -1,4 +1,7 @@
-"""Reports for the site's gallery: make_gallery.py FOLDER runs the commands of docs/gallery.md and keeps their pages."""
+"""Reports for the site's gallery: make_gallery.py FOLDER runs the commands of docs/gallery.md and keeps their pages.
+
+Papers that have records in docs/results get their pages with all figures, too.
+"""
 
 import csv
 import os
@@ -10,6 +13,9 @@ from pathlib import Path
 
 from sklearn.datasets import load_diabetes
 
+from winnow.papers import PAPERS
+
+RECORDS = Path(__file__).parents[1] / "results"
 WINNOW = [sys.executable, "-m", "winnow.cli"]
 FEDERATION = """
 [tables.people]
@@ -41,6 +47,9 @@ def main(folder: Path) -> None:
         shutil.copy(here / "c" / "report.html", folder / "comparison.html")
         for name in ("run.html", "statistics.html"):
             shutil.copy(here / name, folder / name)
+        for records in filter(Path.exists, (RECORDS / f"{paper}.jsonl" for paper in PAPERS)):
+            _winnow(here, "reproduce", records.stem, "--from", str(records), "--no-run", "--out", records.stem)
+            shutil.copy(here / records.stem / "index.html", folder / records.name.replace(".jsonl", ".html"))
 
 
 def _write_people(folder: Path) -> None:

@@ -74,6 +74,7 @@ def follow(text: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return said
 
 
+@pytest.mark.slow(part="deploy")
 def test_the_guide_leads_from_nothing_to_a_finished_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

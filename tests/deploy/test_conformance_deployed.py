@@ -87,7 +87,7 @@ def course(events: Iterable[AnyEvent]) -> list[Any]:
 
 
 @pytest.mark.parametrize("algorithm", sorted(Recipe.known))
-@pytest.mark.parametrize("stop_after", [None, 2])
+@pytest.mark.parametrize("stop_after", [pytest.param(None, marks=pytest.mark.slow(part="deploy")), 2])
 def test_a_deployed_run_equals_the_simulation_interrupted_or_not(
     stop_after: int | None, algorithm: str, tmp_path: Path
 ) -> None:
