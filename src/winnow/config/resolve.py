@@ -22,6 +22,7 @@ from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
 from winnow.config.validation_error_message import config_error
 from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.core.split_factory_path import own_code_names
 from winnow.data.file_formats import own_file_type
 from winnow.data.settings import settled_clients
 from winnow.learn.algorithm import Recipe
@@ -78,10 +79,12 @@ def read_config_table(preset_or_file: str | Path) -> tuple[TomlTable, str]:
 
 def _with_absolute_paths(table: TomlTable, folder: Path) -> TomlTable:
     """Files that a configuration names are looked for beside it, wherever Winnow is started or resumed."""
-    for section, key in (("data", "path"), ("model", "factory"), ("fleet", "path")):
+    for section, key in (("data", "path"), ("encode", "cache"), ("fleet", "path")):
         name = table.get(section, {}).get(key) if isinstance(table.get(section), dict) else None
         if isinstance(name, str):
             table[section][key] = str(folder.absolute() / name)
+    for section, key, name in own_code_names(table):
+        table[section][key] = str(folder.absolute() / name)
     if isinstance(table.get("plugins"), list):
         table["plugins"] = [str(folder.absolute() / f) if isinstance(f, str) else f for f in table["plugins"]]
     return table

@@ -16,6 +16,7 @@ from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
+from winnow.learn.encoders import EncodeSettings
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.models import ModelSettings
 from winnow.learn.round_loop import Schedule, SynchronousRounds
@@ -121,6 +122,7 @@ class Experiment(Settings):
     loss: Literal["cross-entropy", "nll", "mse", "bce"] | None = None
     reference_clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
     data: DataSettings
+    encode: EncodeSettings | None = None
     model: ModelSettings
     select: Selector
     local: LocalOptimiser

@@ -127,7 +127,7 @@ def known_data_set(
 
 
 def text_column(name: str, text: TextSettings) -> Column:
-    return Column(name=name, kind="text", words=text.words, length=text.length)
+    return Column(name=name, kind="text", unit=text.unit, words=text.words, length=text.length)
 
 
 def fit_array(values: NDArray[Any], scaling: Scaling, *, tokens: bool, where: str) -> InputSpec:

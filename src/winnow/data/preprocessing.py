@@ -17,7 +17,7 @@ from winnow.core import DataError, Settings, suggest
 from winnow.core.join_names import listed
 from winnow.data.dataframe_adapters import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
-from winnow.data.text import MAX_LENGTH, MAX_WORDS, encode_texts
+from winnow.data.text import MAX_LENGTH, MAX_WORDS, TextUnit, encode_characters, encode_texts
 
 IMAGE_NDIM = 4
 MAX_CATEGORIES = 100
@@ -78,7 +78,8 @@ class Column(Settings):
 
     A number is `fill` where it is missing, and then scaled; with `marks_missing` a second feature says where that was.
     A category is one feature for each of the `categories`, and one for anything else, missing values too. A token
-    stays a whole number. A text is the identifiers of its first `length` words, of which there are `words`.
+    stays a whole number. A text is the identifiers of its first `length` words, of which there are `words`, or the
+    numbers of its first `length` characters.
     """
 
     name: Name
@@ -88,6 +89,7 @@ class Column(Settings):
     shift: float = 0.0
     width: Width = 1.0
     categories: Annotated[tuple[Name, ...], Field(max_length=MAX_CATEGORIES)] = ()
+    unit: TextUnit = "words"
     words: int = Field(default=2, ge=2, le=MAX_WORDS)
     length: int = Field(default=1, ge=1, le=MAX_LENGTH)
 
@@ -103,7 +105,7 @@ class Column(Settings):
         if self.kind == "category":
             return (*(f"{self.name} = {category}" for category in self.categories), f"{self.name} = other")
         if self.kind == "text":
-            return tuple(f"{self.name}, word {place}" for place in range(1, self.length + 1))
+            return tuple(f"{self.name}, {self.unit.removesuffix('s')} {place}" for place in range(1, self.length + 1))
         return (self.name, f"{self.name} is missing") if self.marks_missing else (self.name,)
 
     def encode(self, values: NDArray[Any], where: str) -> Features:
@@ -113,6 +115,8 @@ class Column(Settings):
             distinct, inverse = np.unique(as_text(values), return_inverse=True)
             found = np.array([place.get(text, len(place)) for text in distinct.tolist()], np.int64)[inverse]
             return np.eye(len(place) + 1, dtype=np.float32)[found.reshape(-1)]
+        if self.kind == "text" and self.unit == "characters":
+            return encode_characters(values.tolist(), self.length, f"{where}: column '{self.name}'")
         if self.kind == "text":
             return encode_texts(values.tolist(), self.words, self.length, f"{where}: column '{self.name}'")
         numbers = check_numbers(values, self.name, where)
@@ -277,7 +281,8 @@ class Preprocessing(Settings):
         if categories:
             said.append(f"{listed(categories)} one-hot, with a feature for other values")
         if texts := [column for column in self.columns if column.kind == "text"]:
-            few = f"the first {texts[0].length} words, hashed into {texts[0].words:,} identifiers"
+            hashed = "" if texts[0].unit == "characters" else f", hashed into {texts[0].words:,} identifiers"
+            few = f"the first {texts[0].length} {texts[0].unit}{hashed}"
             return f"preprocessing: of {listed([column.name for column in texts])} {few}"
         if self._scales_columns():
             said.append("numbers are scaled by column")

@@ -35,6 +35,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.encode_data import SampleEncoder, encode_federated
 from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
@@ -120,19 +121,25 @@ def prepare_run(
     snapshot: Snapshot | None = None,
     expected_fingerprint: str = "",
     clock: RunClock | None = None,
+    features: Path | None = None,
 ) -> PreparedRun:
     """Load the data and split them over the clients, build the model, and bind them to the algorithm.
 
-    A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`.
+    A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`. What a
+    frozen encoder makes of the samples is kept in the folder `features`.
     """
     dataset = inputs.dataset or load_data(experiment.data, inputs.data_directory)
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
+    preprocessing, device = federated.preprocessing, set_up_device(experiment.engine)
+    if experiment.encode is not None:
+        encoder = SampleEncoder(experiment.encode, preprocessing, device, features, inputs.on_encoded)
+        federated = encode_federated(federated, encoder)
     left_out = ""
     if not experiment.client.uses_unlabelled:
         federated, left_out = with_labelled_rows(federated, method_name(experiment.client))
-    data, local_test = _client_tensors(federated, set_up_device(experiment.engine))
+    data, local_test = _client_tensors(federated, device)
     setup = set_up_training(
         experiment,
         inputs,
@@ -174,7 +181,7 @@ def prepare_run(
         module=setup.model.module,
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
-        preprocessing=federated.preprocessing,
+        preprocessing=preprocessing,
         client_names=federated.client_names,
         class_labels=federated.preprocessing.labels(federated.clients.classes or 0),
         sizes=DataSizes(

@@ -36,6 +36,7 @@ from winnow.data.types import Features
 from winnow.experiment.build_assessor import build_assessor, evidence_layer
 from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.build_learning_site import ModelSetup
+from winnow.experiment.encode_data import OnEncoded, say_nothing
 from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
@@ -77,6 +78,8 @@ class RunInputs:
     metrics: tuple[Metric, ...] = ()
     """Metrics of the user's own, which the configuration names."""
     data_directory: Path | None = None
+    on_encoded: OnEncoded = say_nothing
+    """Is told how far a frozen encoder has come."""
 
 
 DEFAULT_INPUTS = RunInputs()

@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from winnow.core import DataError, ModelError, RunError, Settings
 from winnow.core.message_decoding import UnreadableError, from_json
+from winnow.core.split_factory_path import own_code_names
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_card import card_text
 from winnow.experiment.model_card_data import MODEL_NAMES_OWN, ModelInfo
-from winnow.learn.models import ModelSettings, PythonModel, build_model
+from winnow.learn.encoders import EncodeSettings
+from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import ModelState
 from winnow.runs import file_names
 from winnow.runs.atomic_write import one_line_errors, write_atomically, write_text_atomically
@@ -57,6 +59,8 @@ class ModelDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parameters: Parameters
     preprocessing: dict[str, Any]
     info: ModelInfo
+    encode: dict[str, Any] | None = None
+    """The frozen encoder whose features the model takes, if it does."""
 
 
 class _NamedModel(Settings):
@@ -77,6 +81,7 @@ def write_description(
     built_outputs: int,
     preprocessing: Preprocessing,
     info: ModelInfo,
+    encode: EncodeSettings | None,
 ) -> None:
     """Write model.json and the card beside the parameters, which are already there."""
     description = ModelDescription(
@@ -89,6 +94,7 @@ def write_description(
         parameters=Parameters(file=file, digest=digest_of_state(state)),
         preprocessing=preprocessing.to_json(),
         info=info,
+        encode=None if encode is None else _encoder_without_paths(encode),
     )
     text = msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
     write_text_atomically(folder / file_names.CARD, card_text(info, preprocessing))
@@ -170,9 +176,24 @@ def digest_of_state(state: Mapping[str, Tensor]) -> str:
 def _without_paths(settings: ModelSettings) -> dict[str, Any]:
     """How the model is built; of a user's own file the name alone, not where it lies on this machine."""
     table = settings.model_dump(mode="json", exclude_none=True)
-    if isinstance(settings, PythonModel):
-        table["factory"] = Path(settings.factory).name
+    for _, key, name in own_code_names({"model": table}):
+        table[key] = Path(name).name
     return table
+
+
+def _encoder_without_paths(settings: EncodeSettings) -> dict[str, Any]:
+    name = Path(settings.name).name if settings.own else settings.name
+    return {**settings.model_dump(mode="json", exclude={"cache"}), "name": name}
+
+
+def stored_encoder(folder: Path, description: ModelDescription) -> EncodeSettings | None:
+    """The encoder that a folder names; where it caches is not for a folder to say."""
+    if description.encode is None:
+        return None
+    try:
+        return EncodeSettings.model_validate({**description.encode, "cache": None})
+    except ValidationError as error:
+        raise _damaged(folder, one_line(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
 
 
 def _check_together(folder: Path, description: ModelDescription, preprocessing: Preprocessing) -> None:
@@ -180,12 +201,8 @@ def _check_together(folder: Path, description: ModelDescription, preprocessing: 
     wrong = None
     if math.prod(shape) > MAX_SAMPLE:  # not torch's, which overflows
         wrong = "a sample is too large"
-    elif preprocessing.columns and shape != (len(preprocessing.features),):
-        wrong = f"the columns make {len(preprocessing.features)} features, the model takes {shape}"
-    elif preprocessing.inputs and shape != (sum(spec.size for spec in preprocessing.inputs),):
-        wrong = f"the inputs do not make samples of shape {shape}"
-    elif preprocessing.array is not None and shape != preprocessing.array.shape:
-        wrong = f"the rows have shape {preprocessing.array.shape}, the model takes {shape}"
+    elif description.encode is None and (unfit := _unfit_rows(shape, preprocessing)):
+        wrong = unfit
     elif preprocessing.classes is not None and outputs != len(preprocessing.classes):
         wrong = f"there are {len(preprocessing.classes)} classes and {outputs} outputs"
     elif description.built_outputs not in (outputs, 1 if outputs == 2 else outputs):
@@ -196,13 +213,24 @@ def _check_together(folder: Path, description: ModelDescription, preprocessing: 
         raise _damaged(folder, wrong)
 
 
+def _unfit_rows(shape: tuple[int, ...], preprocessing: Preprocessing) -> str | None:
+    """Why rows do not become samples of this shape; None where they do."""
+    if preprocessing.columns and shape != (len(preprocessing.features),):
+        return f"the columns make {len(preprocessing.features)} features, the model takes {shape}"
+    if preprocessing.inputs and shape != (sum(spec.size for spec in preprocessing.inputs),):
+        return f"the inputs do not make samples of shape {shape}"
+    if preprocessing.array is not None and shape != preprocessing.array.shape:
+        return f"the rows have shape {preprocessing.array.shape}, the model takes {shape}"
+    return None
+
+
 def _damaged(folder: Path, why: str) -> RunError:
     return RunError(f"{folder / file_names.MODEL} is damaged, or not Winnow's: {why}")
 
 
 def _named_settings(folder: Path, description: ModelDescription) -> ModelSettings:
     name, where = description.model.get("name"), folder / file_names.MODEL
-    if name in MODEL_NAMES_OWN:
+    if name in MODEL_NAMES_OWN or any(own_code_names({"model": description.model})):
         factory = one_line(description.model.get("factory") or "FILE.py:FUNCTION")[:200]
         raise ModelError(
             f"{folder} does not contain the code of the model, {one_line(description.info.model)[:100]}; "

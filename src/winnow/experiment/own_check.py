@@ -57,6 +57,8 @@ def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[s
     summary, header, others = read_reference_file(folder, description.parameters.digest)
     rows = _read(data, saved, targets or tuple(header.targets))
     evidence = _evidence(saved, folder, header, summary, torch.from_numpy(rows.x), torch.from_numpy(rows.y))
+    if saved.encode is not None:
+        raise ModelError("a check compares rows with the reference set, and this model takes an encoder's features")
     names = DataNames.of(saved.preprocessing, saved.sample_shape, rows.classes)
     try:
         departures = measure_departures(summary, evidence)

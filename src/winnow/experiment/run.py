@@ -250,13 +250,15 @@ def _open(
     if out is None:
         prepared = closing.enter_context(prepare_run(experiment, inputs))
         return prepared, _label(prepared)
+    features = out / file_names.FEATURES
     if not (resume and holds_run(out)):
-        prepared = closing.enter_context(prepare_run(experiment, inputs))
+        prepared = closing.enter_context(prepare_run(experiment, inputs, features=features))
         config = to_toml(prepared.experiment)
         conditions = _conditions(prepared)
         return prepared, closing.enter_context(RunFolder.create(out, config, conditions, _label(prepared)))
     view, stored = RunFolder.open(out), stored_experiment(out)
     prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs, clock=view.label.clock)
+    prepare = partial(prepare, features=features)
     if is_finished(out, experiment):
         snapshot = load_checkpoint(out / file_names.CHECKPOINT).snapshot
         return closing.enter_context(prepare(stored, snapshot=snapshot)), view

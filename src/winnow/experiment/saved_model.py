@@ -16,19 +16,23 @@ from winnow.core import ConfigError, DataError, ModelError
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label, TargetSpec
+from winnow.experiment.encode_data import SampleEncoder
 from winnow.experiment.model_card import card_text
 from winnow.experiment.model_card_data import DataSizes, ModelInfo, model_info
 from winnow.experiment.model_folder import (
+    ModelDescription,
     build_named_model,
     create_folder,
     digest_of_state,
     load_parameters,
     read_description,
     stored_description,
+    stored_encoder,
     write_description,
 )
 from winnow.experiment.provenance import Provenance
 from winnow.learn.adapted_model import AdaptedModel, own_module
+from winnow.learn.encoders import EncodeSettings
 from winnow.learn.extended_model import model_without_heads
 from winnow.learn.models import ModelSettings, PythonModel
 from winnow.learn.run_plan import TrainingPlan
@@ -57,6 +61,8 @@ class SavedModel:
     """Where it comes from: data, algorithm, scores, date."""
     output: str | None = None
     """Which of the model's outputs is the prediction, where it has several."""
+    encode: EncodeSettings | None = None
+    """The frozen encoder whose features the model takes, where it takes any."""
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
@@ -109,25 +115,36 @@ class SavedModel:
                 built_outputs=self.built_outputs,
                 preprocessing=self.preprocessing,
                 info=self.info,
+                encode=self.encode,
             )
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the model in ONNX, and try it in onnxruntime; docs/use-the-model.md names its inputs and outputs."""
         from winnow.experiment.model_export import export_onnx  # noqa: PLC0415 - an extra, and slow to import
 
-        refuse_incomplete(self.info)
+        self._refuse_export()
         return export_onnx(self, Path(path))
 
     def export_torchscript(self, path: str | Path) -> Path:
         """Write the model in TorchScript, which C++ programs read; inputs and outputs are those of `export_onnx`."""
         from winnow.experiment.model_export import export_torchscript  # noqa: PLC0415 - its own machinery
 
-        refuse_incomplete(self.info)
+        self._refuse_export()
         return export_torchscript(self, Path(path))
+
+    def _refuse_export(self) -> None:
+        refuse_incomplete(self.info)
+        if self.encode is not None:
+            raise ModelError(
+                f"the model takes features of the encoder '{self.encode.name}', which no exported file can hold; "
+                "use winnow predict, or export model.model with torch"
+            )
 
     def _outputs(self, rows: Any) -> NDArray[Any]:
         refuse_incomplete(self.info)
-        x = self.preprocessing.transform(rows)
+        x: NDArray[Any] = self.preprocessing.transform(rows)
+        if self.encode is not None:
+            x = SampleEncoder(self.encode, self.preprocessing, torch.device("cpu")).encode([x])[0]
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
         try:
@@ -165,17 +182,20 @@ def refuse_incomplete(info: ModelInfo) -> None:
         )
 
 
-def load_model(folder: str | Path, model: Any = None, *, factory: str | None = None) -> SavedModel:
+def load_model(
+    folder: str | Path, model: Any = None, *, factory: str | None = None, encoder: str | None = None
+) -> SavedModel:
     """The model in a folder that `result.save` wrote, or in the folder of a finished run.
 
     A model by name needs nothing else. If it is your own code, which no folder contains, pass the module or the
     scikit-learn estimator as you built it for the run (it is left as it is), or `factory="file.py:function"`, which
-    runs that file.
+    runs that file. Likewise `encoder` for a frozen encoder of your own.
     """
     path = Path(folder)
     description, preprocessing = read_description(path)
     refuse_incomplete(description.info)
     shape = tuple(description.sample_shape)
+    encode = _encoder(path, description, encoder)
     if model is not None and factory is not None:
         raise ConfigError("pass model or factory, not both")
     settings: ModelSettings
@@ -197,7 +217,23 @@ def load_model(folder: str | Path, model: Any = None, *, factory: str | None = N
         built_outputs=description.built_outputs,
         info=description.info,
         output=description.output,
+        encode=encode,
     )
+
+
+def _encoder(folder: Path, description: ModelDescription, own: str | None) -> EncodeSettings | None:
+    """The encoder that the folder names; its own code is run only if whoever loads the model passes it."""
+    settings = stored_encoder(folder, description)
+    if own is not None and (settings is None or not settings.own):
+        raise ConfigError(f"encoder: the model in {folder} takes no features of an encoder of your own; remove it")
+    if settings is None or not settings.own:
+        return settings
+    if own is None:
+        raise ModelError(
+            f"{folder} does not contain the code of the encoder '{one_line(settings.name)[:100]}'; pass it: "
+            f'winnow.load(folder, encoder="FILE.py:FUNCTION"), which runs that file'
+        )
+    return EncodeSettings(name=own)
 
 
 def _own_copy(model: Any, shape: tuple[int, ...], outputs: int, preprocessing: Preprocessing) -> nn.Module:
@@ -231,4 +267,5 @@ def trained_model(
         outputs=plan.outputs,
         built_outputs=plan.built_outputs,
         info=model_info(experiment, plan, summary, own_module(module), sizes, made),
+        encode=experiment.encode and experiment.encode.model_copy(update={"cache": None}),
     )

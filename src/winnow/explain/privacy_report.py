@@ -79,12 +79,24 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
 def _part_descriptions(experiment: Experiment) -> Iterator[str]:
     matching = experiment.select.comparison
     parts = experiment.composed().parts
-    said = [_part_description(part, experiment) for part in parts] + [
-        matching.privacy_text() if sends_profiles(experiment) else ""
-    ]
+    said = (
+        [_encoder_text(experiment)]
+        + [_part_description(part, experiment) for part in parts]
+        + [matching.privacy_text() if sends_profiles(experiment) else ""]
+    )
     said += [each.privacy_text() for each in experiment.filters]
     on_evidence = experiment.quality.privacy_text(_evidence(experiment), experiment.rounds)
     return filter(None, [*said, _filters_inside(experiment), *on_evidence])
+
+
+def _encoder_text(experiment: Experiment) -> str:
+    if experiment.encode is None:
+        return ""
+    own = ", the job's own code," if experiment.encode.own else ""
+    return (
+        f"encode: {experiment.encode.name}{own} turns samples into features once, where the samples are; it is neither "
+        "trained nor sent, and features stay there: whoever has them can tell much of the samples."
+    )
 
 
 def _evidence(experiment: Experiment) -> Sequence[EvidenceKind]:

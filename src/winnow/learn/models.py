@@ -3,22 +3,22 @@
 `build_model(settings, sample_shape, outputs, seed)` makes one; `sample_shape` is the shape of a single sample.
 """
 
-import importlib.util
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import nn
+from torch import Tensor, nn
 
 from winnow.core import Choice, ModelError, derive
-from winnow.core.split_factory_path import split_factory
 from winnow.data.text import MAX_WORDS, TextSettings
+from winnow.learn import adapters
+from winnow.learn.encoders.image_encoder import EfficientNetLite, pretrained_network
+from winnow.learn.encoders.settings import build_text_encoder, check_text_encoder
 from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn, WordMeanNet
+from winnow.learn.own_code import load_own_function
 
 Shape = tuple[int, ...]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -142,6 +142,64 @@ class WordMeanModel(ModelSettings):
         return WordMeanNet(self.vocabulary, self.width, outputs)
 
 
+class AdapterModel(ModelSettings):
+    """FedCLIP's adapter over the features of a frozen encoder (`[encode]`), beside the embeddings of a text for each
+    class. `kind` is which adapter, `scale` the factor s of the cosines, and `mix` the share of a bottleneck's output.
+    """
+
+    name: Literal["adapter"] = "adapter"
+    kind: Literal["attention", "text", "bottleneck", "head", "none"] = "attention"
+    texts: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(min_length=2, max_length=10_000)
+    text_encoder: str = "minilm"
+    scale: float = Field(20.0, gt=0, le=1000)
+    mix: float = Field(0.2, gt=0, le=1)
+
+    @field_validator("text_encoder")
+    @classmethod
+    def _known_or_own(cls, name: str) -> str:
+        return check_text_encoder(name)
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        if len(self.texts) != outputs:
+            raise ModelError(f"model 'adapter' has {len(self.texts)} texts for {outputs} classes; write one a class")
+        texts = torch.from_numpy(build_text_encoder(self.text_encoder)(self.texts))
+        if sample_shape != tuple(texts.shape[1:]):
+            raise ModelError(
+                f"model 'adapter' compares features with texts of {texts.shape[1]} numbers, and samples have shape "
+                f"{sample_shape}; set encode.align = 'ridge', or choose an encoder of that space"
+            )
+        return self._adapter(texts)
+
+    def _adapter(self, texts: Tensor) -> nn.Module:
+        match self.kind:
+            case "attention":
+                return adapters.AttentionAdapter(texts, self.scale)
+            case "text":
+                return adapters.TextAdapter(texts, self.scale)
+            case "bottleneck":
+                return adapters.BottleneckAdapter(texts, self.scale, self.mix)
+            case "head":
+                return adapters.TextHead(texts, self.scale)
+            case "none":
+                return adapters.ZeroShot(texts, self.scale)
+
+
+class EfficientNetModel(ModelSettings):
+    """EfficientNet-Lite0 as ImageNet trained it, with a new last layer: the whole network is trained and sent.
+
+    Pictures are not scaled (`data.scale = "none"`): it does so itself, from 0 … `white`, and resizes them to `side`.
+    """
+
+    name: Literal["efficientnet-lite0"] = "efficientnet-lite0"
+    side: int = Field(224, ge=32, le=512)
+    white: float = Field(255.0, gt=0)
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        if _image(self.name, sample_shape, smallest=8)[0] not in (1, 3):
+            raise ModelError(f"model '{self.name}' needs pictures of 1 or 3 channels, not {sample_shape[0]}")
+        return EfficientNetLite(pretrained_network(outputs), self.side, self.white)
+
+
 class PythonModel(ModelSettings):
     """A function or class in the user's own file, called as `function(sample_shape, outputs)` or without arguments."""
 
@@ -149,7 +207,7 @@ class PythonModel(ModelSettings):
     factory: str = Field(pattern=r"^.+\.py(:[A-Za-z_]\w*)?$")
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
-        factory = _load(self.factory)
+        factory = load_own_function(self.factory, "model")
         try:
             model = factory(sample_shape, outputs) if _takes_shapes(factory) else factory()
         except Exception as error:  # a user's code may fail in any way
@@ -166,42 +224,6 @@ def build_model(settings: ModelSettings, sample_shape: Shape, outputs: int, seed
     with torch.random.fork_rng([]):
         torch.manual_seed(derive(seed, "model") % 2**63)
         return settings.build(sample_shape, outputs)
-
-
-def _load(factory: str) -> Callable[..., Any]:
-    file, name = split_factory(factory)
-    path = Path(file)
-    if not path.is_file():
-        raise ModelError(f"model file '{file}' does not exist; give factory = \"file.py:function\"")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a user's code may fail in any way
-        raise ModelError(f"model file '{file}' cannot be run: {error!r}") from error
-    name = name or _only_factory(module, file)
-    if not callable(getattr(module, name, None)):
-        raise ModelError(f"model file '{file}' has no function '{name}'")
-    function: Callable[..., Any] = getattr(module, name)
-    return function
-
-
-def _only_factory(module: ModuleType, file: str) -> str:
-    """The one thing in a file that can make a model: a class of modules, or a function."""
-    own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
-    names = [name for name, each in own.items() if not name.startswith("_") and _may_make_model(each)]
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise ModelError(f"model file '{file}' has no function and no class of models (torch.nn.Module)")
-    told = f"{', '.join(names[:-1])} and {names[-1]}"
-    raise ModelError(f"model file '{file}' has {told}; say which makes the model: factory = \"{file}:{names[0]}\"")
-
-
-def _may_make_model(value: object) -> bool:
-    return issubclass(value, nn.Module) if isinstance(value, type) else inspect.isfunction(value)
 
 
 def _takes_shapes(factory: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ SAVED_PARAMETERS = "model.safetensors"
 CARD = "model-card.md"
 REFERENCE_SUMMARY = "reference-summary.safetensors"
 LOCK = "lock"
+FEATURES = "features"
 COMPARISON = "compare.json"
 
 

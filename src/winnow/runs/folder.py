@@ -198,7 +198,7 @@ def _check_folder_is_free(path: Path) -> None:
         raise RunError(
             f"{path} contains an unfinished run; continue it with --resume (resume=True in Python) or use another --out"
         )
-    ours = {file_names.LOCK, file_names.CONFIG, file_names.CONDITIONS}
+    ours = {file_names.LOCK, file_names.CONFIG, file_names.CONDITIONS, file_names.FEATURES}
     if any(entry.name not in ours and not is_leftover(entry) for entry in path.iterdir()):
         raise RunError(f"{path} is not empty and contains no run; choose another --out")
 

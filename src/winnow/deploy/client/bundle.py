@@ -13,7 +13,7 @@ import tomli_w
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
-from winnow.core.split_factory_path import split_factory
+from winnow.core.split_factory_path import own_code_names, split_factory
 from winnow.data import DataSettings
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
@@ -73,10 +73,10 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     table["data"] = {key: value for key, value in table["data"].items() if key in _data_keys(experiment.data)}
     own = dict(files or {})
     table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
-    factory = table["model"].get("factory")
-    if factory:
-        file, name = split_factory(factory)
-        table["model"]["factory"] = _add_file(Path(file), own) + (f":{name}" if name else "")
+    table.get("encode", {}).pop("cache", None)  # each party keeps its features where it keeps the job
+    for section, key, named in own_code_names(table):
+        file, name = split_factory(named)
+        table[section][key] = _add_file(Path(file), own) + (f":{name}" if name else "")
     return JobDescription(
         table=table,
         data=data_settings_for(experiment),

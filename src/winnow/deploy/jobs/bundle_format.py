@@ -10,7 +10,7 @@ import msgspec
 from winnow.config.question_kinds import QUESTION_KINDS
 from winnow.core.errors import ConfigError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
-from winnow.core.split_factory_path import split_factory
+from winnow.core.split_factory_path import own_code_names, split_factory
 from winnow.core.suggest import suggest
 from winnow.core.untrusted_text import one_line
 
@@ -48,10 +48,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def named_code(self) -> list[str]:
         """The files that its configuration wants to be run."""
         table = self.settings()
-        plugins, model = table.get("plugins", []), table.get("model", {})
-        factory = model.get("factory") if isinstance(model, Mapping) else None
+        plugins = table.get("plugins", [])
         named = [*plugins] if isinstance(plugins, list) else [plugins]
-        return [str(each) for each in [*named, *([] if factory is None else [split_factory(str(factory))[0]])]]
+        return [*map(str, named), *(split_factory(name)[0] for _, _, name in own_code_names(table))]
 
     def settings(self) -> dict[str, Any]:
         try:

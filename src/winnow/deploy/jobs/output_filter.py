@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
+from winnow.core import Arrays, DataError, Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.error_redaction import redacted_error, set_private_log
 from winnow.deploy.jobs.ipc_messages import (
@@ -111,8 +111,10 @@ def _description(prepare: PrepareJob) -> DataDescription:
     """Of the data, if there are any. Which samples clients evaluate on depends on the job's seed; how many does not."""
     if not prepare.data:
         return DataDescription(sizes=[])
-    name = read_bundle(Path(prepare.bundle).read_bytes()).data_name
-    return load_site_data(name, prepare.data, seed=0, salt=prepare.job).description()
+    bundle = read_bundle(Path(prepare.bundle).read_bytes())
+    if "encode" in bundle.settings():  # own code may not run in this process, nor describe the data for it
+        raise DataError("this site's filters describe samples as they are, and the job's own code encodes them first")
+    return load_site_data(bundle.data_name, prepare.data, seed=0, salt=prepare.job).description()
 
 
 def _parts(path: str | None) -> Payload:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.core import ConfigError, WinnowError
+from winnow.core.split_factory_path import own_code_names
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.jobs.parent_channel import StopRequestedError
 from winnow.experiment.execution_context import ExecutionContext, enter_context
@@ -73,14 +74,14 @@ def _run_question(section: Mapping[str, Any], context: ExecutionContext) -> None
 
 
 def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:
-    """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
+    """The experiment that the configuration describes; plugins and other own code are files that the job brings."""
     from winnow.config.resolve import experiment_from_table  # noqa: PLC0415 - a program without torch need not load it
     from winnow.experiment.build_training_workflow import DEFAULT_INPUTS  # noqa: PLC0415
 
     table = tomllib.loads(bundle.config)
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]
-    if "factory" in table.get("model", {}):
-        table["model"]["factory"] = str(own / table["model"]["factory"])
+    for section, key, name in own_code_names(table):
+        table[section][key] = str(own / name)
     context.run_experiment(experiment_from_table(table, "the job's configuration"), DEFAULT_INPUTS, lambda event: None)
 
 

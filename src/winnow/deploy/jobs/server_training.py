@@ -12,6 +12,7 @@ from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
 from winnow.data import Examples, Preprocessing
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
+from winnow.deploy.jobs.encode_party_data import encode_server_data
 from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.measurement_units_check import unit_lines
 from winnow.deploy.jobs.party_data import load_server_data
@@ -23,6 +24,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.encode_data import feature_preprocessing
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.provenance import Provenance
 from winnow.experiment.reference_file import write_reference_file
@@ -46,10 +48,12 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
     table = run.start.data.get(experiment.data.name, {})
     own = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
+    own = encode_server_data(experiment, own, run.folder, run.log_line)
     held = (own.reference, own.test)
     described = common_description(members)
     _check_labelled(experiment, own.labelled, described)
-    setup = _setup(experiment, inputs, described, held, own.preprocessing)
+    encoded = own.preprocessing if experiment.encode is None else feature_preprocessing(own.preprocessing)
+    setup = _setup(experiment, inputs, described, held, encoded)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)
@@ -89,7 +93,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, plan, training, kept)
+    return _result(run, setup, plan, training, kept, own.preprocessing)
 
 
 def _check_labelled(experiment: Experiment, labelled: Examples | None, described: DataDescription) -> None:
@@ -181,6 +185,7 @@ def _result(
     plan: TrainingPlan,
     training: TrainingWorkflow,
     kept: DataSizes,
+    preprocessing: Preprocessing,
 ) -> Result:
     experiment, names = setup.experiment, run.client_names
     best, last = (
@@ -209,7 +214,7 @@ def _result(
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
-    saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, kept, made)
+    saved = trained_model(experiment, plan, view.summary(), setup.model.module, preprocessing, kept, made)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     summary = write_reference_file(run.folder, experiment, setup.model, training, plan.private)
@@ -223,7 +228,7 @@ def _result(
         model=own_module(model_without_heads(setup.model.module.eval())),
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
-        preprocessing=setup.preprocessing,
+        preprocessing=preprocessing,
         saved=saved,
         client_names=names,
     )

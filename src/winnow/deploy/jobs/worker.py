@@ -54,9 +54,11 @@ class SiteExecutionContext(ExecutionContext):
         self._parent, self._prepare = parent, prepare
 
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
+        from winnow.deploy.jobs.encode_party_data import encode_site_data  # noqa: PLC0415
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        data = self._labelled(experiment, self._training_data(experiment))
+        raw = self._labelled(experiment, self._training_data(experiment))
+        data = encode_site_data(experiment, raw, Path(self._prepare.folder), self._log)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
@@ -69,6 +71,9 @@ class SiteExecutionContext(ExecutionContext):
             share_evidence=self._prepare.share_evidence,
         )
         self._execute_tasks(handlers, identities.set_task)
+
+    def _log(self, line: str) -> None:
+        self._parent.send(WorkerLogLine(line=line))
 
     def _training_data(self, experiment: "Experiment") -> SiteData:
         wanted, section, job = experiment.data, self._prepare.data, self._prepare.job
