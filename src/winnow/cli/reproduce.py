@@ -12,6 +12,7 @@ from winnow.cli.options import DataFolder, Quiet, Sets, Workers
 from winnow.cli.parallel_runs import available_cores, run_many
 
 if TYPE_CHECKING:
+    from winnow.config.schema import Experiment
     from winnow.papers import Paper, PaperRun, ReproductionOptions, ReproductionPlan
     from winnow.papers.result_json_lines import ResultLine, ResultLines
 
@@ -22,7 +23,8 @@ PaperName: TypeAlias = Annotated[
     typer.Argument(
         metavar="PAPER",
         help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
-        " quantised), truth (truth discovery), few-labels (unlabelled clients), or flare (NVIDIA FLARE).",
+        " quantised), truth (truth discovery), few-labels (unlabelled clients), flare (NVIDIA FLARE), or fedclip"
+        " (frozen encoders).",
         show_default=False,
     ),
 ]
@@ -191,6 +193,17 @@ def _plan(
     return work
 
 
+def _sharing_features(experiment: "Experiment", folder: Path) -> "Experiment":
+    """The experiment with one place for the features of a frozen encoder: runs differ in seeds, not in samples."""
+    from winnow.runs.file_names import FEATURES
+
+    encode = experiment.encode
+    if encode is None or encode.cache is not None:
+        return experiment
+    shared = encode.model_copy(update={"cache": folder.absolute() / FEATURES})
+    return experiment.model_copy(update={"encode": shared})
+
+
 def _runs(
     runs: "Sequence[PaperRun]",
     folder: Path,
@@ -204,7 +217,12 @@ def _runs(
     from winnow.experiment.run_pool import RunSpec
 
     specs = [
-        RunSpec(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
+        RunSpec(
+            experiment=_sharing_features(run.experiment, folder),
+            out=run.folder(folder),
+            resume=True,
+            data_directory=wanted.data_directory,
+        )
         for run in runs
     ]
 

@@ -99,7 +99,7 @@ class SampleEncoder:
 def encode_clients(
     encoder: SampleEncoder, clients: ClientData | ClientsOnDemand, local_test: ClientData | None
 ) -> tuple[ClientData | ClientsOnDemand, ClientData | None]:
-    """Clients whose samples are features, and their local tests. Others than those in memory are encoded when loaded."""
+    """Clients whose samples are features, and their local tests. What is not in memory is encoded when it is loaded."""
     if isinstance(clients, ClientsOnDemand):
         load, template = clients.load, encoder.examples(clients.template)
         return replace(clients, load=lambda client: encoder.examples(load(client)), template=template), None

@@ -1,6 +1,7 @@
 """Papers reproduced: every table and figure of a paper, ours beside theirs, on one page."""
 
 from winnow.papers.fedaq import FEDAQ
+from winnow.papers.fedclip import FEDCLIP
 from winnow.papers.fedprof import FEDPROF
 from winnow.papers.few_labels import FEW_LABELS
 from winnow.papers.flare import FLARE
@@ -21,7 +22,7 @@ from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP)}
 
 __all__ = [
     "PAPERS",

