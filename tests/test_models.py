@@ -124,7 +124,7 @@ def test_a_file_with_one_model_needs_no_name(tmp_path: Path, text: str, shape: i
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("class A(nn.Module): pass\nclass B(nn.Module): pass", "has A and B; say which makes the model: factory = "),
+        ("class A(nn.Module): pass\nclass B(nn.Module): pass", "has A and B; say which is the model: "),
         ("x = 3", "has no function and no class of models"),
     ],
 )

@@ -74,7 +74,7 @@ def encode_characters(texts: Sequence[Any] | NDArray[Any], length: int, where: s
     return found
 
 
-def decode_characters(rows: NDArray[np.int64]) -> list[str]:
+def decode_characters(rows: NDArray[Any]) -> list[str]:
     """The texts whose characters have these numbers; what is no character's number is refused."""
     wrong = (rows < 0) | (rows > sys.maxunicode) | ((rows >= 0xD800) & (rows <= 0xDFFF))
     if wrong.any():

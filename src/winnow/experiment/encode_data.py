@@ -144,15 +144,12 @@ def encode_federated(federated: FederatedData, encoder: SampleEncoder) -> Federa
             preprocessing=feature_preprocessing(federated.preprocessing),
         )
     rows = _rows_of(clients, local_test)
-    besides = [None if each is None else each.x for each in (*held, federated.server_labelled)] + [federated.open]
-    given = [x for x in besides if x is not None]
-    found, *others = encoder.encode([clients.x[rows], *given])
+    taught, shown = federated.server_labelled, federated.open
+    besides = [*(each.x for each in held), *([] if taught is None else [taught.x]), *([] if shown is None else [shown])]
+    found, *others = encoder.encode([clients.x[rows], *besides])
     features = iter(others)
-    reference, test, labelled = (
-        None if each is None else replace(each, x=next(features)) for each in (*held, federated.server_labelled)
-    )
-    assert reference is not None
-    assert test is not None
+    reference, test = (replace(each, x=next(features)) for each in held)
+    labelled = None if taught is None else replace(taught, x=next(features))
     return replace(
         federated,
         clients=_with_features(clients, rows, found),
@@ -160,7 +157,7 @@ def encode_federated(federated: FederatedData, encoder: SampleEncoder) -> Federa
         reference=reference,
         test=test,
         server_labelled=labelled,
-        open=None if federated.open is None else next(features),
+        open=None if shown is None else next(features),
         hidden_labels=None if federated.hidden_labels is None else federated.hidden_labels[rows],
         preprocessing=feature_preprocessing(federated.preprocessing),
     )
