@@ -40,7 +40,7 @@ PROBE = ("model={name='linear'}",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class FedClipMethod:
     """A row: an algorithm with its settings."""
 
     name: str
@@ -59,32 +59,36 @@ class Method:
         return not any(setting.startswith("data.scale") for setting in self.settings)
 
 
-FEDCLIP_ROW = Method(name="fedclip", title="FedCLIP (attention adapter)", algorithm="fedclip")
+FEDCLIP_ROW = FedClipMethod(name="fedclip", title="FedCLIP (attention adapter)", algorithm="fedclip")
 FROZEN = (
-    Method(name="zero-shot", title="Zero-shot", algorithm="fedclip", settings=("model.kind=none",), rounds=1),
-    Method(name="alone", title="FedCLIP's adapter, each client alone", algorithm="fedclip", alone=True),
-    Method(name="probe", title="Linear probe, aligned features", algorithm="fedclip", settings=PROBE),
-    Method(
+    FedClipMethod(name="zero-shot", title="Zero-shot", algorithm="fedclip", settings=("model.kind=none",), rounds=1),
+    FedClipMethod(name="alone", title="FedCLIP's adapter, each client alone", algorithm="fedclip", alone=True),
+    FedClipMethod(name="probe", title="Linear probe, aligned features", algorithm="fedclip", settings=PROBE),
+    FedClipMethod(
         name="probe-1280",
         title="Linear probe, all 1,280 features",
         algorithm="fedclip",
         settings=(*PROBE, "encode.align=none"),
     ),
-    Method(name="text-head", title="Head that starts as the texts", algorithm="fedclip", settings=("model.kind=head",)),
-    Method(name="text", title="Text adapter", algorithm="fedclip", settings=("model.kind=text",)),
-    Method(name="bottleneck", title="Bottleneck adapter", algorithm="fedclip", settings=("model.kind=bottleneck",)),
+    FedClipMethod(
+        name="text-head", title="Head that starts as the texts", algorithm="fedclip", settings=("model.kind=head",)
+    ),
+    FedClipMethod(name="text", title="Text adapter", algorithm="fedclip", settings=("model.kind=text",)),
+    FedClipMethod(
+        name="bottleneck", title="Bottleneck adapter", algorithm="fedclip", settings=("model.kind=bottleneck",)
+    ),
     FEDCLIP_ROW,
 )
 TRAINED = (
-    Method(name="scratch-fedavg", title="FedAvg, small network", algorithm="fedavg", settings=SCRATCH),
-    Method(name="scratch-fedprox", title="FedProx, small network", algorithm="fedprox", settings=SCRATCH),
-    Method(name="whole-fedavg", title="FedAvg, whole encoder", algorithm="fedavg", settings=WHOLE, seeds=2),
-    Method(name="whole-fedprox", title="FedProx, whole encoder", algorithm="fedprox", settings=WHOLE, seeds=2),
+    FedClipMethod(name="scratch-fedavg", title="FedAvg, small network", algorithm="fedavg", settings=SCRATCH),
+    FedClipMethod(name="scratch-fedprox", title="FedProx, small network", algorithm="fedprox", settings=SCRATCH),
+    FedClipMethod(name="whole-fedavg", title="FedAvg, whole encoder", algorithm="fedavg", settings=WHOLE, seeds=2),
+    FedClipMethod(name="whole-fedprox", title="FedProx, whole encoder", algorithm="fedprox", settings=WHOLE, seeds=2),
 )
 
 
 def method_run(
-    item: str, method: Method, name: str, sets: Sequence[str], seed: int, wanted: ReproductionOptions
+    item: str, method: FedClipMethod, name: str, sets: Sequence[str], seed: int, wanted: ReproductionOptions
 ) -> PaperRun:
     """The run of a row."""
     given = (*sets, *method.settings, *wanted.sets)
@@ -99,7 +103,7 @@ def method_run(
 class DomainTable(PaperItem):
     """Four tasks, in each of which another style is left out."""
 
-    methods: tuple[Method, ...]
+    methods: tuple[FedClipMethod, ...]
     about: str
     heavy: bool = False
 
@@ -123,7 +127,7 @@ class DomainTable(PaperItem):
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         if not self.has_results(lines):
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
-        header = ("Method", *(SHORT[domain] for domain in DOMAINS), "Mean")
+        header = ("FedClipMethod", *(SHORT[domain] for domain in DOMAINS), "Mean")
         unseen, own = (
             [self._row(method, lines, what) for method in self.methods if _scores(self.name, method, lines, what)]
             for what in ("test", "own")
@@ -142,7 +146,7 @@ class DomainTable(PaperItem):
             *self._verdicts(lines),
         ]
 
-    def _row(self, method: Method, lines: ResultLines, what: str) -> list[str]:
+    def _row(self, method: FedClipMethod, lines: ResultLines, what: str) -> list[str]:
         found = _scores(self.name, method, lines, what)
         cells = [
             mean_sd_text(MeanAndSd.of(found[domain].values()), 1) if domain in found else "–" for domain in DOMAINS
@@ -167,7 +171,7 @@ def _text(values: Iterable[float]) -> str:
     return mean_sd_text(MeanAndSd.of(values), 1)
 
 
-def _cases(method: Method, target: str) -> list[tuple[str, tuple[str, ...]]]:
+def _cases(method: FedClipMethod, target: str) -> list[tuple[str, tuple[str, ...]]]:
     """The names and settings of the runs that make one cell."""
     left_out = (f"data.left_out=['{target}']",)
     if not method.alone:
@@ -181,7 +185,7 @@ def _only(client: str, clients: Sequence[str]) -> str:
     return f"select={{name = 'trust', count = 1, trust = {{{trust}}}}}"
 
 
-def _scores(item: str, method: Method, lines: ResultLines, what: str) -> dict[str, dict[int, float]]:
+def _scores(item: str, method: FedClipMethod, lines: ResultLines, what: str) -> dict[str, dict[int, float]]:
     """By target and seed, in %; where clients train alone, the mean over them."""
     found: dict[str, dict[int, float]] = {}
     for target in DOMAINS:
@@ -203,6 +207,6 @@ def _means(found: dict[str, dict[int, float]]) -> dict[int, float]:
     return {seed: fmean(each[seed] for each in found.values()) for seed in sorted(seeds)}
 
 
-def _published_row(method: Method) -> list[str]:
+def _published_row(method: FedClipMethod) -> list[str]:
     values = PUBLISHED[method.name]
     return [method.title, *(f"{value:.2f}" for value in values), f"{fmean(values):.2f}"]

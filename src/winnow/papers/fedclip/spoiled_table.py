@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.papers.fedclip.domain_table import Method, method_run
+from winnow.papers.fedclip.domain_table import FedClipMethod, method_run
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, run_result_lines
@@ -18,9 +18,9 @@ SPOILED = (
     "select={name='uniform', count=6}",
 )
 SPOILED_METHODS = (
-    Method(name="zero-shot", title="Zero-shot", algorithm="fedclip", settings=("model.kind=none",), rounds=1),
-    Method(name="uniform", title="FedCLIP, uniform selection", algorithm="fedclip"),
-    Method(
+    FedClipMethod(name="zero-shot", title="Zero-shot", algorithm="fedclip", settings=("model.kind=none",), rounds=1),
+    FedClipMethod(name="uniform", title="FedCLIP, uniform selection", algorithm="fedclip"),
+    FedClipMethod(
         name="profile",
         title="FedCLIP, selection by profile",
         algorithm="fedclip",
@@ -33,7 +33,7 @@ SPOILED_METHODS = (
 class SpoiledTable(PaperItem):
     """30 clients with pictures of all three styles, 12 of them spoiled, of which six train in each round."""
 
-    methods: tuple[Method, ...]
+    methods: tuple[FedClipMethod, ...]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return [
@@ -62,7 +62,7 @@ class SpoiledTable(PaperItem):
         )
         if not rows:
             return [TextBlock(about), TextBlock("Not run: there are no records of it.")]
-        header = ("Method", "Photographs, left out", "Reference set")
+        header = ("FedClipMethod", "Photographs, left out", "Reference set")
         return [TextBlock(about), TableBlock("Accuracy in %; number of seeds in brackets.", header, rows)]
 
 
