@@ -16,6 +16,7 @@ from winnow.analytics.program import (
     CountDistinct,
     Match,
     Mix,
+    PartyProtocol,
     Product,
     Step,
     SumChain,
@@ -32,12 +33,13 @@ from winnow.privacy.set_intersection.match_party import MatchStep
 from winnow.privacy.set_intersection.psi_protocol import padded_length
 from winnow.privacy.set_intersection.union_party import UnionStep
 from winnow.privacy.shares.masked_sum import MaskedStep
+from winnow.privacy.shares.message_party import MessageStep
 from winnow.privacy.shares.party import SecureStep
 from winnow.privacy.shares.product_step import ProductStep
 
 SERVER = -1
 """The number of the server among the parties; clients have numbers from 0 on."""
-ProtocolStep: TypeAlias = SecureStep | MaskedStep | MatchStep | UnionStep | MixStep | ProductStep
+ProtocolStep: TypeAlias = SecureStep | MaskedStep | MatchStep | UnionStep | MixStep | ProductStep | MessageStep
 """A step of a program as its parties compute it."""
 MAX_OWNERS = 1_000
 
@@ -138,6 +140,8 @@ class Agreement:
             )
         if isinstance(step, Product):
             return self._product_step(step, run.opened)
+        if isinstance(step, PartyProtocol):
+            return self._message_step(step, run.opened)
         return SecureStep(
             digest=self._digest(step, run.opened),
             owners=self.owners,
@@ -159,6 +163,17 @@ class Agreement:
             bits=step.bits,
             thresholds=step.thresholds,
             entries=step.entries,
+        )
+
+    def _message_step(self, step: PartyProtocol, opened: Sequence[bytes]) -> MessageStep:
+        if self.third_party is None:
+            raise ConfigError(f"{step.label} takes two owners; here they are {len(self.owners)}")
+        first, second = (self.owners[place] for place in step.parties)
+        return MessageStep(
+            digest=self._digest(step, opened),
+            parties=(first, second, self.third_party),
+            third_party=self.third_party,
+            max_exchanges=step.exchanges,
         )
 
     def _digest(self, step: Step, opened: Sequence[bytes]) -> bytes:
@@ -183,6 +198,8 @@ def _details(step: Step) -> tuple[object, ...]:
         return (step.slots, step.size, step.reader)
     if isinstance(step, SumChain):
         return (step.sums, step.words, step.masked, step.by_owner)
+    if isinstance(step, PartyProtocol):
+        return (step.parties, step.exchanges)
     if isinstance(step, Product):
         limits = b"" if step.thresholds is None else _bytes(step.thresholds)
         return (step.parties, step.rows, step.columns, _bytes(step.entries), step.thresholds is None, limits, step.bits)

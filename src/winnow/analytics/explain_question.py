@@ -12,6 +12,7 @@ from winnow.analytics.program import (
     CountDistinct,
     Match,
     Mix,
+    PartyProtocol,
     Product,
     Step,
     Sum,
@@ -63,7 +64,9 @@ def likely_steps(question: Question, terms: MergedTerms) -> tuple[list[Step], bo
     steps, program = list[Step](), question.program(terms)
     try:
         step = next(program)
-        while sum(not isinstance(each, SumChain) for each in steps) < MAX_STEPS:  # chains are as many as are asked for
+        while (
+            sum(not isinstance(each, SumChain | PartyProtocol) for each in steps) < MAX_STEPS
+        ):  # chains are as many as are asked for
             steps.append(step)
             step = program.send(_likely(step, terms))
     except StopIteration:
@@ -81,7 +84,7 @@ def _likely(step: Step, terms: MergedTerms) -> NDArray[Any]:
         likely: NDArray[np.bool_] = step.thresholds <= max(LIKELY_COUNT, terms.minimum)
         return likely
     length = opened_length(step, owners)
-    if isinstance(step, SumChain):
+    if isinstance(step, SumChain | PartyProtocol):
         return np.zeros(length, np.int64)
     return np.zeros(length, np.uint8) if isinstance(step, Mix) else np.full(length, LIKELY_COUNT, object)
 
@@ -106,6 +109,8 @@ def _sentence(step: Step, question: Question, owners: int) -> str:
     if isinstance(step, SumChain):
         hidden = "the sums over all owners" if step.masked else "each owner's numbers to the server, and their sums"
         return f"{step.label}: open {hidden} of up to {counted(step.words, 'number')} in {counted(step.sums, 'round')}"
+    if isinstance(step, PartyProtocol):
+        return f"{step.label}: two owners and the third party compute; everybody learns {counted(size, 'number')}"
     if isinstance(step, CountDistinct):
         return f"{step.label}: count different identifiers, hidden by all owners' secrets and mixed"
     if isinstance(step, Product):
@@ -135,6 +140,10 @@ def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[s
     for step in steps:
         if isinstance(step, Match):
             learns.update(_matching(step, terms))
+    for step in [step for step in steps if isinstance(step, PartyProtocol) and any(step.learns)][:1]:
+        first, second = (terms.owners[place] for place in step.parties)
+        for who, told in zip((first, second, "the third party, a helper site or the server"), step.learns, strict=True):
+            learns[who] = (*learns.get(who, ()), f"{step.label}: {told}")
     if all(isinstance(step, Match) for step in steps):
         return learns
     return {**learns, "each of them besides": (f"nothing else, unless {_coalition(len(terms.owners))}",)}

@@ -17,11 +17,15 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     opened: list[bytes]
     matched: list[str] = []
     """What a set intersection found, by which later steps align rows."""
+    private: bytes = b""
+    """What a protocol left to this owner alone."""
 
 
-def kept_state(statements: str, opened: list[bytes], matched: Sequence[str] = ()) -> Payload:
+def kept_state(statements: str, opened: list[bytes], matched: Sequence[str] = (), private: bytes = b"") -> Payload:
     """What an owner keeps after a step."""
-    kept = msgspec.msgpack.encode(KeptState(statements=statements, opened=opened, matched=list(matched)))
+    kept = msgspec.msgpack.encode(
+        KeptState(statements=statements, opened=opened, matched=list(matched), private=private)
+    )
     return {"analysis": {"kept": np.frombuffer(kept, np.uint8)}}
 
 

@@ -4,7 +4,7 @@ Every owner runs the same program on its own rows, and so does the server withou
 question and from what was opened before, so nobody sends a plan, and nobody can be asked for something else.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import sqrt
@@ -17,6 +17,7 @@ from winnow.core import stream
 from winnow.privacy.concentrated_privacy import discrete_gaussian
 from winnow.privacy.mixing.sealed_rows import box_bytes, sealed_rows
 from winnow.privacy.shares.masked_sum import VectorProgram, add_up
+from winnow.privacy.shares.message_party import SessionMemory, StartProgram, converse
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 Local: TypeAlias = Callable[["OwnerTable"], NDArray[np.int64]]
 """What an owner puts into a step: whole numbers, worked out from its own rows."""
 Opened: TypeAlias = NDArray[Any]
-"""What a step opened: Python's whole numbers (dtype object), bool by a comparison, bytes by a mix, int64 by a chain."""
+"""What a step opened: whole numbers (dtype object; int64 by a chain or a protocol), bool by a comparison, bytes by a
+mix.
+"""
 T = TypeVar("T")
 
 
@@ -200,8 +203,30 @@ class Product:
         return len(self.entries)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartyProtocol:
+    """Two owners (`parties`, by their places) and the third party run a protocol of their own; what everybody learns
+    are `length` whole numbers, and each owner keeps something to itself (`OwnerTable.kept`).
+
+    `start` gives the program of a party by its place in the protocol: 0 and 1 of the owners, 2 of the third party,
+    which has no table. `learns` says by place what a party learns besides. `files` are what an owner finds among the
+    results of its site, by name.
+    """
+
+    label: str
+    start: Callable[["OwnerTable | None", int], StartProgram]
+    parties: tuple[int, int]
+    length: int
+    exchanges: int
+    sent_bytes: int
+    learns: tuple[str, str, str] = ("", "", "")
+    files: Callable[["OwnerTable", bytes], Mapping[str, str]] | None = None
+
+    per_owner: ClassVar[bool] = False
+
+
 NumberStep: TypeAlias = Sum | Compare
-Step: TypeAlias = NumberStep | Match | CountDistinct | Mix | SumChain | Product
+Step: TypeAlias = NumberStep | Match | CountDistinct | Mix | SumChain | Product | PartyProtocol
 Program: TypeAlias = Generator[Step, Opened, T]
 
 
@@ -270,7 +295,17 @@ def _opened(step: Step, tables: "list[OwnerTable]", seed: int, number: int) -> O
         return np.frombuffer(b"".join(box for own in boxes for box in own), np.uint8)
     if isinstance(step, SumChain):
         return add_up([step.vectors(table) for table in tables])
+    if isinstance(step, PartyProtocol):
+        return _conversed(step, tables)
     return _computed(step, tables, seed, number)
+
+
+def _conversed(step: PartyProtocol, tables: "list[OwnerTable]") -> Opened:
+    rows: list[OwnerTable | None] = [*(tables[place] for place in step.parties), None]
+    results = converse([step.start(table, place)(SessionMemory()) for place, table in enumerate(rows)])
+    for place, result in zip(step.parties, results, strict=False):
+        tables[place] = replace(tables[place], kept=result.kept)
+    return results[0].opened
 
 
 def _computed(step: NumberStep, tables: "Sequence[OwnerTable]", seed: int, number: int) -> Opened:

@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from winnow.analytics.program import Mix, Opened, Program, Step, SumChain, opened_length, opens_bits
+from winnow.analytics.program import Mix, Opened, PartyProtocol, Program, Step, SumChain, opened_length, opens_bits
 from winnow.core import WinnowError
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def decode_opened(step: Step, owners: int, data: bytes) -> Opened:
         raise WinnowError(f"the result of step {step.label!r} has {len(data)} bytes; {width * length} were expected")
     if isinstance(step, Mix):
         return np.frombuffer(data, np.uint8)
-    if isinstance(step, SumChain):
+    if isinstance(step, SumChain | PartyProtocol):
         return np.frombuffer(data, "<i8").astype(np.int64)
     if not opens_bits(step):
         numbers: list[Any] = [
@@ -82,4 +82,4 @@ def _width(step: Step) -> int:
     """Bytes of an entry."""
     if opens_bits(step) or isinstance(step, Mix):
         return 1
-    return CHAIN_NUMBER_BYTES if isinstance(step, SumChain) else NUMBER_BYTES
+    return CHAIN_NUMBER_BYTES if isinstance(step, SumChain | PartyProtocol) else NUMBER_BYTES

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from winnow.analytics.agreement import SERVER, Agreement, encode_statements
-from winnow.analytics.program import SumChain, opened_length
+from winnow.analytics.program import PartyProtocol, SumChain, opened_length
 from winnow.analytics.program_run import ProgramRun, decode_opened, encode_opened
 from winnow.analytics.question import Answer
 from winnow.analytics.site import RESTARTED_STAGE, StepTask
@@ -22,6 +22,7 @@ from winnow.core.untrusted_text import one_line
 from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.masked_sum import MaskedStep, MaskedSumServer
+from winnow.privacy.shares.message_party import MessageParty, MessageStep, SessionMemory
 from winnow.privacy.shares.party import SecureStep, StepParty
 from winnow.privacy.shares.product_party import ProductParty
 from winnow.privacy.shares.product_step import ProductStep
@@ -85,29 +86,40 @@ def part_bytes(reply: Reply, part: str, name: str, owner: str) -> bytes:
 
 
 def open_step(
-    federation: Federation, agreement: Agreement, program: ProgramRun[Answer], *, new_keys: bool
+    federation: Federation,
+    agreement: Agreement,
+    program: ProgramRun[Answer],
+    memory: SessionMemory,
+    *,
+    new_keys: bool,
 ) -> StepResult:
     """Have the owners open the program's present step; it begins again if one of them restarted meanwhile, with new
-    keys of masks. `new_keys` asks for them at once.
+    keys of masks, or another session. `new_keys` asks for them at once. `memory` is the server's, as a third party.
     """
     for attempt in range(MAX_ATTEMPTS - 1):
         with suppress(RestartedError):
-            return _StepExchange(federation, agreement, program, new_keys=new_keys or attempt > 0).run()
-    return _StepExchange(federation, agreement, program, new_keys=True).run()
+            return _StepExchange(federation, agreement, program, memory, new_keys=new_keys or attempt > 0).run()
+    return _StepExchange(federation, agreement, program, memory, new_keys=True).run()
 
 
 class _StepExchange:
     """Messages of an exchange are delivered together; the server's own, where it computes, go with the owners'."""
 
     def __init__(
-        self, federation: Federation, agreement: Agreement, program: ProgramRun[Answer], *, new_keys: bool
+        self,
+        federation: Federation,
+        agreement: Agreement,
+        program: ProgramRun[Answer],
+        memory: SessionMemory,
+        *,
+        new_keys: bool,
     ) -> None:
         assert program.step is not None
         self._federation, self._agreement, self._new_keys = federation, agreement, new_keys
         self._step, self._round = program.step, program.number
         self._secure = agreement.secure_step(program)
         self._clients = [party for party in self._secure.everybody if party != SERVER]
-        self._own: StepParty | BatchedStep | MaskedSumServer | ProductParty | None = None
+        self._own: StepParty | BatchedStep | MaskedSumServer | ProductParty | MessageParty | None = None
         if isinstance(self._secure, MaskedStep) and len(self._clients) > 1:
             assert isinstance(self._step, SumChain)
             self._own = MaskedSumServer(self._secure, self._step.vectors(None))
@@ -115,6 +127,11 @@ class _StepExchange:
             self._own = step_party(self._secure, SERVER, None)
         if isinstance(self._secure, ProductStep) and self._secure.third_party == SERVER:
             self._own = ProductParty(self._secure, SERVER, None)
+        if isinstance(self._secure, MessageStep) and self._secure.third_party == SERVER:
+            assert isinstance(self._step, PartyProtocol)
+            if new_keys:
+                memory.session, memory.begun, memory.values = b"", set(), {}
+            self._own = MessageParty(self._secure, SERVER, self._step.start(None, 2), memory)
         self._attempt, self._exchanges, self._sent_bytes = token_hex(ATTEMPT_BYTES), 0, 0
         self._costs: list[Cost] = []
         self._opened: dict[int, bytes] = {}

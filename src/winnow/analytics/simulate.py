@@ -30,6 +30,8 @@ from winnow.simulate.kept_states import StatesByClient
 T = TypeVar("T")
 OnMatch: TypeAlias = Callable[[str, list[str]], object]
 """Told the identifiers that an owner learns, by its name."""
+OnFiles: TypeAlias = Callable[[str, Mapping[str, str]], object]
+"""Told what an owner has for itself in the end, as texts by the names of files."""
 
 
 class SimulatedOwners:
@@ -42,6 +44,7 @@ class SimulatedOwners:
         terms: Mapping[str, QueryTerms],
         seed: int = 0,
         on_match: OnMatch = lambda owner, identifiers: None,
+        on_files: OnFiles = lambda owner, files: None,
     ) -> None:
         self.names = list(tables)
         self._question, self._tables = question, list(tables.values())
@@ -57,6 +60,7 @@ class SimulatedOwners:
                 identities=_Unsigned(),
                 site_of=lambda number: dict(enumerate(self.names)).get(number),
                 on_match=partial(on_match, name),
+                on_files=partial(on_files, name),
             )
             for client, (name, table) in enumerate(tables.items())
         ]
@@ -114,9 +118,10 @@ def ask_owners(
     seed: int = 0,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
     on_match: OnMatch = lambda owner, identifiers: None,
+    on_files: OnFiles = lambda owner, files: None,
 ) -> Answer:
     """The answer of these owners."""
-    owners = SimulatedOwners(question, tables, terms, seed, on_match)
+    owners = SimulatedOwners(question, tables, terms, seed, on_match, on_files)
     workflow = AnalysisWorkflow(question, owners.names)
     for event in workflow.run(owners.federation(seed)):
         on_event(event)
@@ -133,21 +138,22 @@ def ask_simulated(
     seed: int = 0,
     on_event: Callable[[AnyEvent], object] = lambda event: None,
     on_match: OnMatch = lambda owner, identifiers: None,
+    on_files: OnFiles = lambda owner, files: None,
 ) -> Answer:
     """The answer of the owners in a federation file, or of some of them, under its rules.
 
     `folder` keeps the run: a question that was interrupted is continued there, and an answer that is there is read.
-    `on_match` gets what an owner learns in a set intersection.
+    `on_match` gets what an owner learns in a set intersection, `on_files` what it has for itself in the end.
     """
     if folder is not None and question.shows_rows():
         raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
     question, reader = with_reader(question)
     rows, terms = simulated_tables(question, load_federation(path), owners)
     if folder is None:
-        answer = ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match)
+        answer = ask_owners(question, rows, terms, seed=seed, on_event=on_event, on_match=on_match, on_files=on_files)
         return opened_answer(answer, reader)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
-    parties = SimulatedOwners(question, rows, terms, seed, on_match)
+    parties = SimulatedOwners(question, rows, terms, seed, on_match, on_files)
     federation = partial(parties.federation, seed)
     return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
 

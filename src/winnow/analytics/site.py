@@ -21,6 +21,7 @@ from winnow.analytics.program import (
     Match,
     Mix,
     NumberStep,
+    PartyProtocol,
     Product,
     Sum,
     SumChain,
@@ -38,6 +39,7 @@ from winnow.privacy.set_intersection.match_party import MatchParty
 from winnow.privacy.shares.batched_step import BatchedStep, step_party
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.masked_sum import MaskedStep, MaskedSumParty, MaskKeys, add_up
+from winnow.privacy.shares.message_party import MessageParty, MessageStep, SessionMemory
 from winnow.privacy.shares.party import SecureStep, StepParty
 
 if TYPE_CHECKING:
@@ -79,22 +81,24 @@ class AnalysisSite:
         book: Callable[[], None],
         identities: SignsOnce,
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
+        on_files: Callable[[Mapping[str, str]], object] = lambda files: None,
         site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
-        `on_match` is called with the identifiers that a set intersection found, where this owner may know them.
+        `on_match` is called with the identifiers that a set intersection found, where this owner may know them,
+        `on_files` with what a protocol leaves to this owner alone, as texts by the names of files.
         `site_of` is the name in the certificate of a client's site, by which names in the list of terms are checked.
         """
         self._question, self._table, self._client = question, table, client
         self._terms = "" if terms is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
-        self._on_match, self._site_of = on_match, site_of
+        self._on_match, self._on_files, self._site_of = on_match, on_files, site_of
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
-        self._party: StepParty | BatchedStep | MaskedSumParty | ListParty | None = None
-        self._keys = MaskKeys()
+        self._party: StepParty | BatchedStep | MaskedSumParty | MessageParty | ListParty | None = None
+        self._keys, self._memory = MaskKeys(), SessionMemory()
         self._attempt = ""
 
     def handlers(self) -> dict[str, Handler[Any]]:
@@ -146,10 +150,13 @@ class AnalysisSite:
         if isinstance(step, MaskedStep):
             assert isinstance(run.step, SumChain)
             return self._begin_chain(task, step, run.step, new_keys=asked.new_keys)
+        if isinstance(step, MessageStep):
+            assert isinstance(run.step, PartyProtocol)
+            return self._begin_protocol(task, step, run.step, new_keys=asked.new_keys)
         if not isinstance(step, SecureStep):
             self._party = list_party(step, run.step, self._client, self._rows)
             return self._reply(task, self._party.first_messages())
-        assert not isinstance(run.step, Match | CountDistinct | Mix | SumChain | Product)
+        assert not isinstance(run.step, Match | CountDistinct | Mix | SumChain | Product | PartyProtocol)
         values = self._input(agreement, run.step, run.number) if self._table is not None else None
         if len(agreement.owners) == 1:
             assert values is not None
@@ -167,6 +174,15 @@ class AnalysisSite:
         elif step.masked and (not self._keys.pairs or step.digest in self._keys.begun):
             return Failure(task=task, stage=RESTARTED_STAGE, reason="it has no keys for this attempt")
         self._party = MaskedSumParty(step, self._client, asked.vectors(self._rows), self._keys)
+        return self._reply(task, self._party.first_messages())
+
+    def _begin_protocol(self, task: Task, step: MessageStep, asked: PartyProtocol, *, new_keys: bool) -> Outcome:
+        if new_keys:
+            self._memory = SessionMemory()
+        elif not self._memory.session or step.digest in self._memory.begun:
+            return Failure(task=task, stage=RESTARTED_STAGE, reason="it has no session for this attempt")
+        start = asked.start(self._rows, step.parties.index(self._client))
+        self._party = MessageParty(step, self._client, start, self._memory)
         return self._reply(task, self._party.first_messages())
 
     def _fix_step(self, number: int, digest: bytes) -> None:
@@ -190,6 +206,8 @@ class AnalysisSite:
             self._rows = self._rows_that_count(self._agreement)
             if kept is not None and self._rows is not None:
                 self._rows = replace(self._rows, matched=tuple(kept.matched))
+        if self._rows is not None:
+            self._rows = replace(self._rows, kept=b"" if kept is None else kept.private)
         opened = [] if kept is None else kept.opened
         if self._run is None or self._run.opened not in (opened, opened[:-1]):
             self._run = self._agreement.run(opened)
@@ -238,15 +256,25 @@ class AnalysisSite:
 
     def _reply(self, task: Task, messages: dict[int, bytes]) -> Reply:
         assert self._party is not None
-        if self._party.opened is not None:
-            if isinstance(self._party, MatchParty) and self._party.common is not None:
-                self._on_match(self._party.common)
-                assert self._rows is not None
-                self._rows = replace(self._rows, matched=tuple(sorted(self._party.common)))
-            return self._opened(task, self._party.opened, messages)
         to_server = messages.pop(SERVER, None)
         payload = {} if to_server is None else {"messages": {"server": np.frombuffer(to_server, np.uint8)}}
-        return Reply(task=task, payload=payload, peer_messages=messages)
+        if self._party.opened is None:
+            return Reply(task=task, payload=payload, peer_messages=messages)
+        if isinstance(self._party, MatchParty) and self._party.common is not None:
+            self._on_match(self._party.common)
+            assert self._rows is not None
+            self._rows = replace(self._rows, matched=tuple(sorted(self._party.common)))
+        if isinstance(self._party, MessageParty) and self._rows is not None:
+            self._keep(self._rows, self._party.kept)
+        opened = self._opened(task, self._party.opened, messages)
+        return msgspec.structs.replace(opened, payload={**opened.payload, **payload})
+
+    def _keep(self, rows: "OwnerTable", kept: bytes) -> None:
+        """What a protocol left to this owner alone."""
+        assert self._run is not None
+        self._rows, asked = replace(rows, kept=kept), self._run.step
+        if isinstance(asked, PartyProtocol) and asked.files is not None:
+            self._on_files(asked.files(self._rows, kept))
 
     def _opened(self, task: Task, values: NDArray[Any], messages: Mapping[int, bytes]) -> Reply:
         """The result, which this owner keeps once the server has it from all; last messages go with it."""
@@ -254,10 +282,10 @@ class AnalysisSite:
         assert self._agreement is not None
         opened, statements = encode_opened(values), encode_statements(self._agreement.statements)
         self._party = None
-        matched = () if self._rows is None else self._rows.matched
+        matched, private = ((), b"") if self._rows is None else (self._rows.matched, self._rows.kept)
         return Reply(
             task=task,
             payload={"opened": {"values": np.frombuffer(opened, np.uint8)}},
             peer_messages=messages,
-            new_client_state=kept_state(statements, [*self._run.opened, opened], matched),
+            new_client_state=kept_state(statements, [*self._run.opened, opened], matched, private),
         )

@@ -6,7 +6,18 @@ from math import ceil, log2
 
 import numpy as np
 
-from winnow.analytics.program import Compare, CountDistinct, Match, Mix, Product, Step, Sum, SumChain, opened_length
+from winnow.analytics.program import (
+    Compare,
+    CountDistinct,
+    Match,
+    Mix,
+    PartyProtocol,
+    Product,
+    Step,
+    Sum,
+    SumChain,
+    opened_length,
+)
 from winnow.analytics.program_run import CHAIN_NUMBER_BYTES, NUMBER_BYTES
 from winnow.core.join_names import counted
 from winnow.privacy.replicated_product import WORD_BYTES
@@ -69,6 +80,8 @@ def _step_costs(step: Step, owners: int) -> StepCosts:
         return StepCosts(exchanges=2 * len(step.parties), sent_bytes=0)
     if isinstance(step, Product):
         return _product_costs(step)
+    if isinstance(step, PartyProtocol):
+        return StepCosts(exchanges=step.exchanges, sent_bytes=step.sent_bytes)
     computing = computing_parties(owners)
     if isinstance(step, Mix):
         boxes = step.slots * owners

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from winnow.analytics.agreement import Agreement, Statement, decode_statements, encode_statements
-from winnow.analytics.program import Product, Sum, SumChain, opens_bits
+from winnow.analytics.program import PartyProtocol, Product, Sum, SumChain, opens_bits
 from winnow.analytics.question import Answer, Question
 from winnow.analytics.relay_step_messages import StepResult, open_step, part_bytes, replies_of
 from winnow.analytics.tasks import ANALYSIS_BEGIN
@@ -31,6 +31,7 @@ from winnow.core import (
 )
 from winnow.core.federation import clients_of
 from winnow.privacy.concentrated_privacy import epsilon_of
+from winnow.privacy.shares.message_party import SessionMemory
 from winnow.runs import file_names
 
 MESSAGES = "messages"
@@ -65,12 +66,12 @@ class AnalysisWorkflow:
             self._statements = self._ask_for_terms(federation)
         agreement = Agreement(question=self._question, submission=self._submission, statements=tuple(self._statements))
         program = agreement.run(self._opened)
-        keys_agreed = False
+        keys_agreed, memory = False, SessionMemory()
         while program.step is not None:
             step, number = program.step, program.number
-            masked = isinstance(step, SumChain) and step.masked
-            result = open_step(federation, agreement, program, new_keys=masked and not keys_agreed)
-            keys_agreed = keys_agreed or masked
+            keyed = isinstance(step, PartyProtocol) or (isinstance(step, SumChain) and step.masked)
+            result = open_step(federation, agreement, program, memory, new_keys=keyed and not keys_agreed)
+            keys_agreed = keys_agreed or keyed
             federation.settle(result.tasks)
             program.add(result.opened)
             self._opened = list(program.opened)

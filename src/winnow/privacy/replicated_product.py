@@ -18,8 +18,11 @@ Words = NDArray[np.uint64]
 PARTIES = 3
 SEED_BYTES = 32
 WORD_BYTES = 8
-BLOCK = 4096
-"""Rows that are multiplied at a time: they stay in the processor's cache."""
+SHIFTS = (0, 22, 43)
+"""Where the limbs of a word begin."""
+LIMBS = len(SHIFTS)
+BLOCK = 512
+"""Rows that are multiplied at a time: 2⁹ products of 22 bits each stay below 2⁵³."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def product_part(left: ReplicatedShare, right: ReplicatedShare) -> Words:
 
 def matrix_product_part(left: ReplicatedShare, right: ReplicatedShare) -> Words:
     """A party's part of leftᵀ·right, of matrices (n × k) and (n × b). Add `zero_part` before anybody else sees it."""
-    return _transposed_product(left.own, right.own + right.next) + _transposed_product(left.next, right.own)
+    return transposed_product(left.own, right.own + right.next) + transposed_product(left.next, right.own)
 
 
 def zero_part(own_key: bytes, next_key: bytes, shape: tuple[int, ...]) -> Words:
@@ -86,10 +89,28 @@ def zero_part(own_key: bytes, next_key: bytes, shape: tuple[int, ...]) -> Words:
     return keystream(own_key, shape) - keystream(next_key, shape)
 
 
-def _transposed_product(left: Words, right: Words) -> Words:
-    """Whole blocks at a time: NumPy multiplies whole numbers without a library that knows about caches."""
+def transposed_product(left: Words, right: Words) -> Words:
+    """leftᵀ·right modulo 2⁶⁴, of matrices (n × k) and (n × b).
+
+    NumPy multiplies whole numbers slowly. Words are divided into limbs of 21 or 22 bits, whose products, summed over a
+    block of rows, are exact in floating point; there a library knows about caches.
+    """
     total = np.zeros((left.shape[1], right.shape[1]), np.uint64)
+    width = left.shape[1]
     for start in range(0, len(left), BLOCK):
-        rows = slice(start, start + BLOCK)
-        total += np.ascontiguousarray(left[rows].T) @ np.asfortranarray(right[rows])
+        limbs = np.concatenate(_limbs(left[start : start + BLOCK]), axis=1).T.copy()
+        for place, limb in enumerate(_limbs(right[start : start + BLOCK])):
+            products = limbs[: (LIMBS - place) * width] @ limb
+            for other in range(LIMBS - place):
+                shift = np.uint64(SHIFTS[place] + SHIFTS[other])
+                total += products[other * width : (other + 1) * width].astype(np.uint64) << shift
     return total
+
+
+def _limbs(words: Words) -> list[NDArray[np.float64]]:
+    """From the lowest."""
+    ends = (*SHIFTS[1:], 64)
+    return [
+        ((words >> np.uint64(shift)) & np.uint64((1 << end - shift) - 1)).astype(np.float64)
+        for shift, end in zip(SHIFTS, ends, strict=True)
+    ]

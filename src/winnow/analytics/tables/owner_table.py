@@ -28,6 +28,8 @@ class OwnerTable:
     """Among the owners of a question."""
     matched: tuple[str, ...] = ()
     """The identifiers that a set intersection found, sorted, where the owner may know them."""
+    kept: bytes = b""
+    """What a protocol left to this owner alone."""
     secret: bytes = b""
     """Of this owner and a submission: what is drawn from it nobody else can foresee."""
 

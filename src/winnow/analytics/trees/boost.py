@@ -14,7 +14,7 @@ from winnow.analytics.trees.grow_trees import LOSS_WORDS, grow_round
 from winnow.analytics.trees.growing_trees import GrowthSettings
 from winnow.analytics.trees.grown_tree import GrownTree, read_tree, tree_words
 from winnow.analytics.trees.owner_trees import OwnerTrees
-from winnow.analytics.trees.tree_objectives import LOSS_BITS
+from winnow.analytics.trees.tree_objectives import LOSS_BITS, TreeObjective
 from winnow.analytics.trees.tree_record import tree_record
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def boost(
     data: TreeData, settings: GrowthSettings, rounds: int, patience: int | None, *, masked: bool
 ) -> Program[BoostedRounds]:
     owners, grown, curve = OwnersRows(data), Rounds(), list[dict[str, Any]]()
-    while len(grown) < rounds and not _stalled(curve, patience):
+    while len(grown) < rounds and not stalled(curve, patience):
         opened = yield _round_step(data, settings, owners, list(grown), masked=masked)
-        curve.append(_losses(data, opened[:LOSS_WORDS]))
+        curve.append(losses_of(data.objective, opened[:LOSS_WORDS]))
         words = opened[LOSS_WORDS:].reshape(data.objective.trees, -1)
         grown.append([read_tree(own) for own in words])
     last = yield Sum(label="losses", local=lambda table: owners.after(grown, table).losses(), length=LOSS_WORDS)
-    curve.append(_losses(data, last.astype(np.int64)))
-    return BoostedRounds(rounds=grown, curve=curve, best=len(grown) if patience is None else _best(curve))
+    curve.append(losses_of(data.objective, last.astype(np.int64)))
+    return BoostedRounds(rounds=grown, curve=curve, best=len(grown) if patience is None else best_round(curve))
 
 
 def grow_at_owners(trees: OwnerTrees) -> Program[BoostedRounds]:
@@ -68,10 +68,10 @@ def grow_at_owners(trees: OwnerTrees) -> Program[BoostedRounds]:
     while len(grown) < trees.rounds:
         before = [] if forest else list(grown)
         opened = yield trees.step(len(grown), partial(owners.after, before))
-        curve.append({"train": None, "holdout": None} if forest else _losses(data, opened[:LOSS_WORDS]))
+        curve.append({"train": None, "holdout": None} if forest else losses_of(data.objective, opened[:LOSS_WORDS]))
         grown.append(trees.trees(opened))
     last = yield Sum(label="losses", local=lambda table: owners.after(grown, table).losses(), length=LOSS_WORDS)
-    curve.append(_losses(data, last.astype(np.int64)))
+    curve.append(losses_of(data.objective, last.astype(np.int64)))
     return BoostedRounds(rounds=grown, curve=curve, best=len(grown))
 
 
@@ -97,19 +97,19 @@ def _round_step(
     )
 
 
-def _losses(data: TreeData, opened: NDArray[np.int64]) -> dict[str, Any]:
+def losses_of(objective: TreeObjective, opened: NDArray[np.int64]) -> dict[str, Any]:
     """Of the rows that trees are grown on, and of those held out."""
     found: dict[str, Any] = {}
     for name, (total, rows) in zip(("train", "holdout"), opened.reshape(2, 2).tolist(), strict=True):
-        found[name] = data.objective.metric_value(total / (1 << LOSS_BITS), rows) if rows else None
+        found[name] = objective.metric_value(total / (1 << LOSS_BITS), rows) if rows else None
     return found
 
 
-def _stalled(curve: list[dict[str, Any]], patience: int | None) -> bool:
-    return patience is not None and len(curve) > patience and _best(curve) < len(curve) - patience
+def stalled(curve: list[dict[str, Any]], patience: int | None) -> bool:
+    return patience is not None and len(curve) > patience and best_round(curve) < len(curve) - patience
 
 
-def _best(curve: list[dict[str, Any]]) -> int:
+def best_round(curve: list[dict[str, Any]]) -> int:
     """The round with the smallest loss of rows held out; the last where there are none."""
     losses = [each["holdout"] for each in curve]
     return len(losses) - 1 if None in losses else int(np.argmin(losses))
@@ -134,11 +134,21 @@ def found_model(data: TreeData, grown: BoostedRounds) -> dict[str, Any]:
 
 
 def _importance(data: TreeData, rounds: Rounds) -> dict[str, float]:
-    """The share of all gains that splits of each column make, the largest first."""
     gains = np.zeros(len(data.columns))
     for tree in (tree for own in rounds for tree in own):
-        inner = tree.column >= 0
-        np.add.at(gains, tree.column[inner], tree.gain[inner].astype(np.float64))
-    shares = gains / max(gains.sum(), np.finfo(float).tiny)
-    order = sorted(range(len(shares)), key=lambda place: (-shares[place], place))
-    return {data.columns[place].name: float(shares[place]) for place in order}
+        gains += column_gains(tree, len(gains))
+    return gain_shares([column.name for column in data.columns], gains)
+
+
+def column_gains(tree: GrownTree, columns: int) -> NDArray[np.float64]:
+    """What splits of each column gained."""
+    gains, inner = np.zeros(columns), tree.column >= 0
+    np.add.at(gains, tree.column[inner], tree.gain[inner].astype(np.float64))
+    return gains
+
+
+def gain_shares(names: Sequence[str], gains: NDArray[np.float64]) -> dict[str, float]:
+    """The share of all gains that splits of each column make, the largest first."""
+    shares = gains / gains.sum() if gains.any() else gains
+    order = np.argsort(-shares, kind="stable")
+    return {names[place]: float(shares[place]) for place in order}

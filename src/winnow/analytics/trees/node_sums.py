@@ -52,6 +52,10 @@ class NodeSums:
                 found[[number for number, _ in numbers], :, at] = counted.reshape(len(numbers), bins)
         return found[:, :-1]
 
+    def move(self, tree: int, places: NDArray[np.int64]) -> None:
+        """Where in the tree all rows are now."""
+        self._places[tree] = places[self._kept]
+
     def descend(self, tree: int, grown: GrownTree) -> None:
         places = self._places[tree]
         inner = np.flatnonzero(grown.column[places] >= 0)

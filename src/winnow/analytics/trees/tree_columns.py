@@ -1,6 +1,6 @@
 """The columns that trees split, and the target that they predict, as numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,19 +45,25 @@ def tree_columns(
     """The columns to split, and the names of those that cannot be: all but the target if none are named."""
     if target in named:
         raise ConfigError(f"column '{target}' is the target; leave it out of columns")
-    usable, left_out = list[TreeColumn](), list[str]()
-    for name in named or [each for each in declaration.columns if each != target]:
-        declared = declaration.column(name)
-        reason = _unusable(declared)
-        if reason is None:
-            usable.append(_column(name, declared))
-        elif named:
+    for name in named:
+        if reason := _unusable(declaration.column(name)):
             raise ConfigError(f"column '{name}' {reason}")
-        elif declared.level != "private":
-            left_out.append(name)
+    if named:
+        return tuple(_column(name, declaration.column(name)) for name in named), ()
+    usable, left_out = splittable_columns(declaration, {target})
     if not usable:
         raise ConfigError("there is no column to split: declare bounds or values")
-    return tuple(usable), tuple(left_out)
+    return usable, left_out
+
+
+def splittable_columns(
+    declaration: TableDeclaration, aside: Collection[str]
+) -> tuple[tuple[TreeColumn, ...], tuple[str, ...]]:
+    """All columns but those `aside` that can be split, and the names of those that cannot be."""
+    declared = {name: each for name, each in declaration.columns.items() if name not in aside}
+    usable = tuple(_column(name, each) for name, each in declared.items() if _unusable(each) is None)
+    known = {column.name for column in usable}
+    return usable, tuple(name for name, each in declared.items() if name not in known and each.level != "private")
 
 
 def _unusable(declared: ColumnDeclaration) -> str | None:

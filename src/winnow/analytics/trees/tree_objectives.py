@@ -36,6 +36,10 @@ class TreeObjective(ABC):
     def base_margins(self, base: float) -> Numbers:
         """From the mean of the target."""
 
+    @abstractmethod
+    def predictions(self, margins: Numbers) -> Numbers:
+        """What the model says of each row: of two classes the probability of the second, of several that of each."""
+
     def metric_value(self, total: float, rows: int) -> float:
         return total / rows
 
@@ -48,8 +52,12 @@ class Logistic(TreeObjective):
     metric = "logloss"
 
     def derivatives(self, margins: Numbers, target: Numbers) -> tuple[Numbers, Numbers]:
-        p = 1 / (1 + np.exp(-margins))
+        p = self.predictions(margins)
         return p - target[:, None], np.maximum(p * (1 - p), SMALLEST_HESSIAN)
+
+    def predictions(self, margins: Numbers) -> Numbers:
+        p: Numbers = 1 / (1 + np.exp(-margins))
+        return p
 
     def losses(self, margins: Numbers, target: Numbers) -> Numbers:
         signed: Numbers = np.where(target > 0, -margins[:, 0], margins[:, 0])
@@ -73,10 +81,14 @@ class Softmax(TreeObjective):
         return self.classes
 
     def derivatives(self, margins: Numbers, target: Numbers) -> tuple[Numbers, Numbers]:
-        p = np.exp(margins - margins.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
+        p = self.predictions(margins)
         hit = target[:, None] == np.arange(self.classes)
         return p - hit, np.maximum(2 * p * (1 - p), SMALLEST_HESSIAN)
+
+    def predictions(self, margins: Numbers) -> Numbers:
+        p: Numbers = np.exp(margins - margins.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        return p
 
     def losses(self, margins: Numbers, target: Numbers) -> Numbers:
         largest = margins.max(axis=1)
@@ -105,6 +117,9 @@ class SquaredError(TreeObjective):
 
     def derivatives(self, margins: Numbers, target: Numbers) -> tuple[Numbers, Numbers]:
         return margins - target[:, None], np.ones_like(margins)
+
+    def predictions(self, margins: Numbers) -> Numbers:
+        return margins
 
     def losses(self, margins: Numbers, target: Numbers) -> Numbers:
         return ((margins[:, 0] - target) / self.spread) ** 2

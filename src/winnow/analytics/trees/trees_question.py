@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from winnow.analytics.permissions import Permission
 from winnow.analytics.question import Answer, MergedTerms, Question
-from winnow.core import ConfigError
 
 if TYPE_CHECKING:
     from winnow.analytics.program import Program
@@ -43,6 +42,11 @@ class TreesQuestion(Question):
     """The share of every owner's rows that trees are measured by."""
     early_stopping: int | None = Field(default=None, ge=1)
     """Stop after so many rounds without a smaller loss of rows held out, and keep the best."""
+    vertical: str | None = Field(default=None, min_length=1)
+    """Another owner's table, with further columns of the same rows; these are matched by `key`."""
+    key: str | None = Field(default=None, min_length=1)
+    overlap: int = Field(default=1000, ge=1, le=1_000_000_000)
+    """Rows that both owners have at least, where columns of two are joined."""
     method: Literal["histogram", "bagging", "cyclic", "forest"] = "histogram"
     """Trees of all rows, from sums; or each owner's own: averaged, in turn, or as a random forest."""
     secure: bool = True
@@ -57,11 +61,25 @@ class TreesQuestion(Question):
             raise ValueError("early_stopping needs holdout, the share of rows to measure by, such as 0.1")
         if self.early_stopping is not None and self.method != "histogram":
             raise ValueError("early_stopping is for the method histogram")
+        if (self.vertical is None) != (self.key is None):
+            raise ValueError("vertical, the other owner's table, and key, the column to match rows by, go together")
+        if self.vertical is None and "overlap" in self.model_fields_set:
+            raise ValueError("overlap is for vertical trees")
+        if self.vertical is not None and (self.method != "histogram" or not self.secure):
+            raise ValueError("vertical trees have one method, histogram, and nothing in them is plain")
+        if self.vertical == self.table:
+            raise ValueError("vertical is another owner's table, under a name of its own")
         if self.method == "forest" and "learning_rate" in self.model_fields_set:
             raise ValueError("a forest has no learning_rate: its trees are averaged")
         return self
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,) if self.vertical is None else (self.table, self.vertical)
+
     def needs(self) -> frozenset[Permission]:
+        if self.vertical is not None:
+            return frozenset({"match", "vertical-trees"})
         needed: set[Permission] = {"trees"}
         if not self.secure:
             needed.add("per-owner")
@@ -73,23 +91,33 @@ class TreesQuestion(Question):
         from winnow.analytics.trees.boost import found_model  # noqa: PLC0415 - reading a question loads no tables
         from winnow.analytics.trees.tree_columns import tree_columns, tree_target  # noqa: PLC0415
 
+        if self.vertical is not None:
+            from winnow.analytics.trees.vertical_program import vertical_trees  # noqa: PLC0415
+
+            told = yield from vertical_trees(self, terms)
+            return {**self._about(terms), **told, "vertical": self.vertical}
         columns, left_out = tree_columns(terms.declaration, self.target, self.columns)
         target = tree_target(terms.declaration, self.target, self.positive)
         data, rows = yield from self._data(columns, target, terms.minimum)
-        grown = yield from self._grown(data, self._growth(terms.minimum), len(terms.owners))
+        grown = yield from self._grown(data, self.growth(terms.minimum), len(terms.owners))
+        return {
+            **self._about(terms),
+            "classes": list(target.classes),
+            "rows": rows,
+            "left_out": list(left_out),
+            "columns": [column.record() for column in columns],
+            **found_model(data, grown),
+        }
+
+    def _about(self, terms: MergedTerms) -> dict[str, Any]:
         return {
             "kind": self.kind,
             "method": self.method,
             "table": self.table,
             "target": self.target,
-            "classes": list(target.classes),
             "owners": list(terms.owners),
             "minimum": max(terms.minimum, self.minimum),
-            "rows": rows,
-            "left_out": list(left_out),
-            "columns": [column.record() for column in columns],
             "settings": self._settings(),
-            **found_model(data, grown),
         }
 
     def _grown(self, data: "TreeData", growth: "GrowthSettings", owners: int) -> "Program[BoostedRounds]":
@@ -106,7 +134,7 @@ class TreesQuestion(Question):
         named = ("depth", "learning_rate", "bins", "reg_lambda", "reg_alpha", "gamma", "min_child_weight", "holdout")
         return {name: getattr(self, name) for name in named}
 
-    def _growth(self, minimum: int) -> "GrowthSettings":
+    def growth(self, minimum: int) -> "GrowthSettings":
         from winnow.analytics.trees.growing_trees import GrowthSettings  # noqa: PLC0415
         from winnow.analytics.trees.split_gain import SplitRules  # noqa: PLC0415
 
@@ -125,39 +153,35 @@ class TreesQuestion(Question):
     ) -> "Program[tuple[TreeData, int]]":
         """What trees are grown on, and how many rows that are."""
         from winnow.analytics.program import Compare, Sum  # noqa: PLC0415
+        from winnow.analytics.trees.base_score import (  # noqa: PLC0415
+            class_counts,
+            refuse_few,
+            scaled_total,
+            start_value,
+        )
         from winnow.analytics.trees.binned_rows import TreeData, held_out  # noqa: PLC0415
         from winnow.analytics.trees.cut_points import find_cuts  # noqa: PLC0415
-        from winnow.analytics.trees.tree_objectives import FRACTION_BITS, objective_for  # noqa: PLC0415
+        from winnow.analytics.trees.tree_objectives import objective_for  # noqa: PLC0415
 
-        kinds = max(len(target.classes), 1)
+        def rows_of(table: "OwnerTable") -> Any:
+            """The target's cells, and which rows are held out."""
+            cells = target.cells(table)
+            return cells, held_out(self.seed, table.place, self.holdout, len(cells))
 
         def counts(table: "OwnerTable") -> Any:
-            """Rows of each class to grow on, and those held out."""
-            cells = target.cells(table)
-            aside = held_out(self.seed, table.place, self.holdout, len(cells))
-            kept = cells[~np.isnan(cells) & ~aside]
-            classes = kept.astype(np.int64) if target.classes else np.zeros(len(kept), np.int64)
-            return np.append(np.bincount(classes, minlength=kinds), np.count_nonzero(~np.isnan(cells) & aside))
+            return class_counts(target, *rows_of(table))
 
         def mean(table: "OwnerTable") -> Any:
-            cells = target.cells(table)
-            kept = cells[~np.isnan(cells) & ~held_out(self.seed, table.place, self.holdout, len(cells))]
-            scaled = (kept - target.low) / (target.high - target.low)
-            return np.array([np.rint(scaled * (1 << FRACTION_BITS)).sum()], np.int64)
+            return np.array([scaled_total(target, *rows_of(table))], np.int64)
 
+        kinds = max(len(target.classes), 1)
         thresholds = np.append(np.full(kinds, minimum), minimum if self.holdout else 0)
         enough = yield Compare(label="enough rows", local=counts, thresholds=thresholds)
-        if not enough.all():
-            short = int(np.argmin(enough))
-            what = f" where {target.name} is {target.classes[short]}" if short < kinds and target.classes else ""
-            held = " held out" if short == kinds else ""
-            raise ConfigError(f"fewer than {minimum} rows{held}{what} in all; that is too few for trees")
+        refuse_few(target, enough.tolist(), minimum)
         opened = yield Sum(label="rows", local=counts, length=kinds + 1)
-        rows = int(opened[:-1].sum())
-        base = float(opened[1]) / rows if len(target.classes) == 2 else 0.5
+        total = 0
         if not target.classes:
-            total = yield Sum(label="mean", local=mean, length=1)
-            base = target.low + float(total[0]) / rows / (1 << FRACTION_BITS) * (target.high - target.low)
+            (total,) = yield Sum(label="mean", local=mean, length=1)
         cuts = yield from find_cuts(columns, self.bins, minimum, masked=self.secure)
         data = TreeData(
             columns=columns,
@@ -165,8 +189,8 @@ class TreesQuestion(Question):
             objective=objective_for(len(target.classes), target.low, target.high),
             cuts=tuple(cuts),
             bins=self.bins,
-            base=float(np.float32(base)),
+            base=start_value(target, opened.tolist(), total),
             holdout=self.holdout,
             seed=self.seed,
         )
-        return data, rows
+        return data, int(opened[:-1].sum())
