@@ -28,11 +28,13 @@ def ask(
     on_event: Callable[[AnyEvent], object] = lambda event: None,
     on_line: Callable[[str], None] = lambda line: None,
     on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
+    on_files: Callable[[str, Mapping[str, str]], object] = lambda owner, files: None,
 ) -> "Answer":
     """Put a question to the owners in a federation file, or (with `kit`) to those of a real federation.
 
     `owners` restricts it to some; `folder` keeps the run, and a run that is there is continued or read.
-    `on_match` gets what simulated owners learn in a set intersection; real ones keep it to themselves.
+    `on_match` gets what simulated owners learn in a set intersection, `on_files` what each has for itself in the end;
+    real ones keep it to themselves.
     """
     if federation is not None and kit is not None:
         raise ConfigError("name a federation file or a kit, not both")
@@ -53,6 +55,7 @@ def ask(
         folder=place,
         on_event=on_event,
         on_match=on_match,
+        on_files=on_files,
     )
 
 
@@ -131,14 +134,19 @@ def trees(
     federation  a federation file with simulated owners; default federation.toml
     kit         your kit: the question goes to the owners of a real federation
     settings    columns=[…], positive, rounds=100, depth=6, learning_rate=0.1, bins=64, reg_lambda=1.0, reg_alpha=0.0,
-                gamma=0.0, min_child_weight=1.0, minimum, holdout=0.1, early_stopping=10, secure=False, seed=0
+                gamma=0.0, min_child_weight=1.0, minimum, holdout=0.1, early_stopping=10, secure=False, seed=0;
+                vertical="another owner's table", key="a column to match rows by", overlap=1000
     """
     from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question_run_folder import OwnerFiles  # noqa: PLC0415
     from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
+    from winnow.analytics.trees.vertical_parts import with_parts  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
     question = read_question({"kind": "trees", "table": name, "target": target, **settings})
-    return BoostedTrees(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+    files = OwnerFiles(None if folder is None else Path(folder))
+    answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_files=files.add)
+    return BoostedTrees(with_parts(answer, files.texts))
 
 
 def intersect(
@@ -263,11 +271,13 @@ def load_fit(path: str | Path) -> "FittedModel":
     return read_fit(Path(path))
 
 
-def load_trees(path: str | Path) -> "BoostedTrees":
-    """Trees from the run folder of `winnow trees --folder`."""
+def load_trees(path: str | Path, parts: Sequence[str | Path] = ()) -> "BoostedTrees":
+    """Trees from the run folder of `winnow trees --folder`. Of vertical trees between organisations the folder has no
+    model: `parts` are the two files trees.json that the owners have, of labels and of features.
+    """
     from winnow.analytics.trees.boosted_trees import read_trees  # noqa: PLC0415
 
-    return read_trees(Path(path))
+    return read_trees(Path(path), [Path(part) for part in parts])
 
 
 def only_table(federation: str | Path | None, kit: str | Path | None) -> str:

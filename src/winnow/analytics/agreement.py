@@ -173,7 +173,7 @@ class Agreement:
             digest=self._digest(step, opened),
             parties=(first, second, self.third_party),
             third_party=self.third_party,
-            max_exchanges=step.exchanges,
+            max_exchanges=step.max_exchanges,
         )
 
     def _digest(self, step: Step, opened: Sequence[bytes]) -> bytes:
@@ -199,7 +199,7 @@ def _details(step: Step) -> tuple[object, ...]:
     if isinstance(step, SumChain):
         return (step.sums, step.words, step.masked, step.by_owner)
     if isinstance(step, PartyProtocol):
-        return (step.parties, step.exchanges)
+        return (step.parties, step.max_exchanges)
     if isinstance(step, Product):
         limits = b"" if step.thresholds is None else _bytes(step.thresholds)
         return (step.parties, step.rows, step.columns, _bytes(step.entries), step.thresholds is None, limits, step.bits)

@@ -142,8 +142,9 @@ def _learns(question: Question, terms: MergedTerms, steps: list[Step]) -> dict[s
             learns.update(_matching(step, terms))
     for step in [step for step in steps if isinstance(step, PartyProtocol) and any(step.learns)][:1]:
         first, second = (terms.owners[place] for place in step.parties)
-        for who, told in zip((first, second, "the third party, a helper site or the server"), step.learns, strict=True):
-            learns[who] = (*learns.get(who, ()), f"{step.label}: {told}")
+        parties = (first, second, "the third party, a helper site or the server")
+        for who, learnt in zip(parties, step.learns, strict=True):
+            learns[who] = (*learns.get(who, ()), *learnt.split("\n"))
     if all(isinstance(step, Match) for step in steps):
         return learns
     return {**learns, "each of them besides": (f"nothing else, unless {_coalition(len(terms.owners))}",)}

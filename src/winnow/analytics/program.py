@@ -218,6 +218,8 @@ class PartyProtocol:
     parties: tuple[int, int]
     length: int
     exchanges: int
+    """As they are likely; `max_exchanges` is what honest parties need at most."""
+    max_exchanges: int
     sent_bytes: int
     learns: tuple[str, str, str] = ("", "", "")
     files: Callable[["OwnerTable", bytes], Mapping[str, str]] | None = None

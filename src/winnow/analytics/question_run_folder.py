@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import tomli_w
 from winnow.analytics.question import Answer, Question
 from winnow.analytics.workflow import AnalysisWorkflow, answer_text
 from winnow.core import Answered, AnyEvent, Federation, RoundFinished, RunError, Snapshot
+from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.runs import RunFolder, RunLabel, file_names, result_record
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
@@ -19,43 +21,76 @@ CHECKPOINT_SECONDS = 2.0
 """At most so often a checkpoint is written; a question that takes less begins again."""
 
 
-def run_in_folder(
-    path: Path,
-    question: Question,
-    place: Path,
-    names: Sequence[str],
-    inputs: str,
-    federation: Callable[[Snapshot | None], Federation],
-    on_event: Callable[[AnyEvent], object],
-) -> Answer:
-    """Answer a question whose run this folder keeps. `inputs` is a digest of the owners' rows, `place` the federation
-    file; `federation` gives the owners as they were at a checkpoint.
-    """
-    config = tomli_w.dumps({"federation": str(place), "owners": list(names), "question": _section(question)})
-    if (path / file_names.LABEL).is_file():
-        _check_same(path, config, inputs)
-        if (path / file_names.RESULT).is_file():
-            return stored_answer(path)
-        folder, snapshot = RunFolder.resume(path)
-    else:
-        folder, snapshot = RunFolder.create(path, config, _conditions(names), _label(question, inputs)), None
-    workflow = AnalysisWorkflow(question, names)
-    if snapshot is not None:
-        workflow.restore(snapshot)
-    with folder:
+@dataclass(frozen=True, kw_only=True)
+class KeptRun:
+    """A question whose run a folder keeps."""
+
+    path: Path
+    question: Question
+    federation_file: Path
+    names: Sequence[str]
+    inputs: str
+    """A digest of the owners' rows."""
+    federation: Callable[[Snapshot | None], Federation]
+    """The owners as they were at a checkpoint."""
+    complete: Callable[[Snapshot], Snapshot]
+    """What the workflow keeps, with what owners keep to themselves."""
+
+    def answer(self, on_event: Callable[[AnyEvent], object]) -> Answer:
+        config = tomli_w.dumps(
+            {"federation": str(self.federation_file), "owners": list(self.names), "question": _section(self.question)}
+        )
+        if (self.path / file_names.LABEL).is_file():
+            _check_same(self.path, config, self.inputs)
+            if (self.path / file_names.RESULT).is_file():
+                return stored_answer(self.path)
+            folder, snapshot = RunFolder.resume(self.path)
+        else:
+            label = _label(self.question, self.inputs)
+            folder, snapshot = RunFolder.create(self.path, config, _conditions(self.names), label), None
+        with folder:
+            return self._run(folder, snapshot, on_event)
+
+    def _run(self, folder: RunFolder, snapshot: Snapshot | None, on_event: Callable[[AnyEvent], object]) -> Answer:
+        workflow = AnalysisWorkflow(self.question, self.names)
+        if snapshot is not None:
+            workflow.restore(snapshot)
         due = time.monotonic() + CHECKPOINT_SECONDS
-        for event in workflow.run(federation(snapshot)):
+        for event in workflow.run(self.federation(snapshot)):
             folder.record(event)
             if isinstance(event, RoundFinished) and time.monotonic() > due:
-                folder.checkpoint(workflow.snapshot(), {})
+                folder.checkpoint(self.complete(workflow.snapshot()), {})
                 due = time.monotonic() + CHECKPOINT_SECONDS
             on_event(event)
         assert workflow.answer is not None
-        with one_line_errors(path):
-            write_text_atomically(path / file_names.ANSWER, answer_text(workflow.answer))
+        with one_line_errors(self.path):
+            write_text_atomically(self.path / file_names.ANSWER, answer_text(workflow.answer))
         view, seconds = folder.view(), folder.wall_seconds
         folder.finish(result_record(view.summary(), view.label, parameters=0, message_bytes=0, wall_seconds=seconds))
-    return workflow.answer
+        return workflow.answer
+
+
+class OwnerFiles:
+    """What simulated owners have for themselves in the end, by owner and name; in a folder, if there is one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / file_names.OWNER_FILES
+        self.texts: dict[str, Mapping[str, str]] = {} if self._path is None else read_owner_files(self._path)
+
+    def add(self, owner: str, files: Mapping[str, str]) -> None:
+        self.texts[owner] = files
+        if self._path is not None:
+            with one_line_errors(self._path):
+                write_text_atomically(self._path, json.dumps(self.texts, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_owner_files(path: Path) -> dict[str, Mapping[str, str]]:
+    if not path.is_file():
+        return {}
+    try:
+        return dict(from_json(path.read_bytes(), dict[str, dict[str, str]]))
+    except UnreadableError:
+        raise RunError(f"{path} cannot be read; ask again in another folder") from None
 
 
 def stored_answer(path: Path) -> Answer:

@@ -11,10 +11,10 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from winnow.analytics.agreement import Agreement, decode_statements
-from winnow.analytics.kept_steps import kept_state
+from winnow.analytics.kept_steps import kept_state, read_kept
 from winnow.analytics.program import Match, Program, Step, run_plain
 from winnow.analytics.question import Answer, QueryTerms, Question, merge_terms
-from winnow.analytics.question_run_folder import run_in_folder
+from winnow.analytics.question_run_folder import KeptRun
 from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader
 from winnow.analytics.simulated_tables import simulated_tables
 from winnow.analytics.site import AnalysisSite
@@ -47,6 +47,7 @@ class SimulatedOwners:
         on_files: OnFiles = lambda owner, files: None,
     ) -> None:
         self.names = list(tables)
+        self._store = StatesByClient()
         self._question, self._tables = question, list(tables.values())
         self.sites = [
             AnalysisSite(
@@ -71,11 +72,13 @@ class SimulatedOwners:
     def federation(self, seed: int = 0, after: Snapshot | None = None) -> SimulatedFederation[None]:
         """With `after`, owners keep what they kept at the workflow's snapshot."""
         owners, store = len(self.sites), StatesByClient()
+        self._store = store
         if after is not None:
             statements, opened = read_snapshot(after)
             matched = self._matched(statements, opened)
             for client in range(owners):
-                store.write(client, kept_state(statements, opened, matched.get(client, ())))
+                private = np.asarray(after.arrays.get(_private(client), np.zeros(0, np.uint8))).tobytes()
+                store.write(client, kept_state(statements, opened, matched.get(client, ()), private))
         return SimulatedFederation(
             site=None,
             handlers={ANALYSIS_BEGIN: self.handle, ANALYSIS_STEP: self.handle},
@@ -83,6 +86,12 @@ class SimulatedOwners:
             fleet=Devices().draw(owners, seed),
             store=store,
         )
+
+    def with_private(self, snapshot: Snapshot) -> Snapshot:
+        """What the workflow keeps, and what owners keep to themselves: all of them are in this process."""
+        kept = {client: read_kept(self._store.read(client)) for client in range(len(self.sites))}
+        private = {_private(client): np.frombuffer(own.private, np.uint8) for client, own in kept.items() if own}
+        return replace(snapshot, arrays={**snapshot.arrays, **private})
 
     def _matched(self, statements: str, opened: Sequence[bytes]) -> dict[int, list[str]]:
         """What owners learnt in set intersections before they were interrupted, by client."""
@@ -96,6 +105,10 @@ class SimulatedOwners:
                 found.update(dict.fromkeys(places, sorted(common)))
             run.add(each)
         return found
+
+
+def _private(client: int) -> str:
+    return f"owner {client}"
 
 
 def _seed_text(question: Question, owner: str) -> bytes:
@@ -154,8 +167,16 @@ def ask_simulated(
         return opened_answer(answer, reader)
     next(question.program(merge_terms(question, terms)), None)  # a question with a mistake leaves no folder behind
     parties = SimulatedOwners(question, rows, terms, seed, on_match, on_files)
-    federation = partial(parties.federation, seed)
-    return run_in_folder(folder, question, Path(path), parties.names, _digest_of(rows), federation, on_event)
+    run = KeptRun(
+        path=folder,
+        question=question,
+        federation_file=Path(path),
+        names=parties.names,
+        inputs=_digest_of(rows),
+        federation=partial(parties.federation, seed),
+        complete=parties.with_private,
+    )
+    return run.answer(on_event)
 
 
 def planned_steps(question: Question, path: Path, owners: Sequence[str] = ()) -> tuple[Answer, list[Step]]:

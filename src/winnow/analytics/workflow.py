@@ -75,7 +75,7 @@ class AnalysisWorkflow:
             federation.settle(result.tasks)
             program.add(result.opened)
             self._opened = list(program.opened)
-            if isinstance(step, Sum | SumChain | Product) and not opens_bits(step):
+            if isinstance(step, Sum | SumChain | Product | PartyProtocol) and not opens_bits(step):
                 yield self._released(federation, step, number, result.cells)
             yield _round_finished(federation, number, result)
         assert program.answer is not None
@@ -102,8 +102,11 @@ class AnalysisWorkflow:
         statements = [Statement(client=client, owner=names[client], terms=terms[client]) for client in sorted(terms)]
         return decode_statements(encode_statements(statements))
 
-    def _released(self, federation: Federation, step: Sum | SumChain | Product, number: int, cells: int) -> Released:
-        noise, hidden = step.noise if isinstance(step, Sum) else None, 0 if isinstance(step, SumChain) else step.hidden
+    def _released(
+        self, federation: Federation, step: Sum | SumChain | Product | PartyProtocol, number: int, cells: int
+    ) -> Released:
+        noise = step.noise if isinstance(step, Sum) else None
+        hidden = step.hidden if isinstance(step, Sum | Product) else 0
         epsilon = None if noise is None else epsilon_of(noise.rho, self._question.delta)
         return Released(
             round=number, at=federation.clock.now, step=step.label, cells=cells, hidden=hidden, epsilon=epsilon

@@ -1,7 +1,7 @@
 """What commands that put questions to owners have in common: their options, and the display while one waits."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -102,6 +102,7 @@ def ask(
     owners: str | None,
     folder: Path | None,
     on_match: Callable[[str, list[str]], object] = lambda owner, keys: None,
+    on_files: Callable[[str, Mapping[str, str]], object] = lambda owner, files: None,
     on_event: "Callable[[AnyEvent], object]" = lambda event: None,
 ) -> "Answer":
     """The answer; meanwhile standard error says how far it is."""
@@ -123,6 +124,7 @@ def ask(
             on_event=happened,
             on_line=say,
             on_match=on_match,
+            on_files=on_files,
         )
 
 

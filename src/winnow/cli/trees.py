@@ -45,6 +45,14 @@ def trees(
     minimum: Annotated[int | None, _number("Rows of a child, where more than owners demand.")] = None,
     holdout: Annotated[float | None, _number("The share of rows that trees are measured by. Default: 0.")] = None,
     early_stopping: Annotated[int | None, _number("Stop after so many rounds that do not help rows held out.")] = None,
+    vertical: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Another owner's table with columns of the same rows.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="With --vertical: match rows by it.", show_default=False)
+    ] = None,
+    overlap: Annotated[int | None, _number("With --vertical: rows in common, at least. Default: 1,000.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Without masks: the server sees each owner's sums.")] = False,
     seed: Annotated[int | None, _number("Of the rows held out. Default: 0.")] = None,
     owners: OwnersOption = None,
@@ -62,9 +70,12 @@ def trees(
     """Grow boosted trees over the rows of several owners, from sums of gradients: the result is an XGBoost booster."""
     from winnow.analytics.answers import render_answer
     from winnow.analytics.question import read_question
+    from winnow.analytics.question_run_folder import OwnerFiles
     from winnow.analytics.trees.boosted_trees import MODEL_FILES, BoostedTrees, require_xgboost
+    from winnow.analytics.trees.vertical_parts import with_parts
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import stdout_console, write_json
+    from winnow.core import ConfigError
 
     check_output(out, out.suffix.lower() if out is not None and out.suffix.lower() in MODEL_FILES else MODEL_FILES[0])
     check_output(page, ".html", "--page")
@@ -88,6 +99,9 @@ def trees(
         "minimum": minimum,
         "holdout": holdout,
         "early_stopping": early_stopping,
+        "vertical": vertical,
+        "key": key,
+        "overlap": overlap,
         "secure": False if plain else None,
         "seed": seed,
     }
@@ -97,14 +111,18 @@ def trees(
 
         explain_asked(question, federation=federation, kit=kit, owners=owners, as_json=as_json)
         return
-    found = BoostedTrees(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
+    if out is not None and vertical is not None and kit is not None:
+        raise ConfigError("--out: each owner keeps its part of vertical trees; nobody has the whole model")
+    files = OwnerFiles(folder)
+    answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_files=files.add)
+    found = BoostedTrees(with_parts(answer, files.texts))
     if out is not None:
         found.save(out)
     if page is not None:
         from winnow.analytics.answers import write_answer_page
 
-        write_answer_page(dict(found.answer), page)
+        write_answer_page(dict(answer), page)
     if as_json:
-        write_json(found.answer)
+        write_json(answer)
     else:
-        stdout_console().print(render_answer(dict(found.answer)))
+        stdout_console().print(render_answer(dict(answer)))

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.given_rows import columns_of, level_text
+from winnow.analytics.question_run_folder import read_owner_files
 from winnow.analytics.trees.booster_json import booster_text
+from winnow.analytics.trees.vertical_parts import PART_FILE, joined_model, with_parts
 from winnow.core import ConfigError, DataError, suggest
 from winnow.core.installed_package import install_command
 from winnow.core.join_names import counted
@@ -44,11 +46,19 @@ class BoostedTrees:
     def model(self) -> "Booster":
         """It takes the columns in the order of `columns`, of categories the place in their list of values."""
         require_xgboost()
+        self._require_model()
         import xgboost  # noqa: PLC0415 - the extra `trees`
 
         booster = xgboost.Booster()
         booster.load_model(bytearray(booster_text(self.answer).encode()))
         return booster
+
+    def _require_model(self) -> None:
+        if "trees" not in self.answer:
+            raise ConfigError(
+                f"{self.answer['labels']} and {self.answer['features']} keep a part each of these trees "
+                f"({PART_FILE} among their results); with both, winnow.load_trees(run, parts=[…]) has the model"
+            )
 
     @property
     def columns(self) -> list[str]:
@@ -109,7 +119,11 @@ class BoostedTrees:
         losses = [f"{answer['metric']} {number_text(self.history[answer['rounds']]['train'])}"]
         if (held := self.history[answer["rounds"]]["holdout"]) is not None:
             losses.append(f"of rows held out {number_text(held)}")
-        lines = [f"{counted(answer['rounds'], 'round')} on {rows} of {owners}, {', '.join(losses)}"]
+        whose = f"of {owners}"
+        if "vertical" in answer:
+            both = f"{answer['labels']} and {answer['features']}"
+            whose = f"of {answer['common']:,} that {both} have in common by {answer['key']}"
+        lines = [f"{counted(answer['rounds'], 'round')} on {rows} {whose}, {', '.join(losses)}"]
         if answer["grown"] > answer["rounds"]:
             lines.append(
                 f"{counted(answer['grown'] - answer['rounds'], 'further round')} did not help, and was left out"
@@ -148,8 +162,8 @@ def _cells(column: Mapping[str, Any], cells: Sequence[Any]) -> NDArray[np.float3
     return np.array([place_of.get(level_text(cell), np.nan) for cell in cells], np.float32)
 
 
-def read_trees(path: Path) -> BoostedTrees:
-    """From the answer in a run folder."""
+def read_trees(path: Path, parts: Sequence[Path] = ()) -> BoostedTrees:
+    """From the answer in a run folder; with `parts`, those of the owners of labels and of features."""
     file = path / file_names.ANSWER if path.is_dir() else path
     try:
         answer = from_json(file.read_bytes(), dict[str, Any])
@@ -157,6 +171,18 @@ def read_trees(path: Path) -> BoostedTrees:
         raise DataError(f"{file} cannot be read: {error.strerror}") from None
     except UnreadableError:
         raise DataError(f"{file} is not an answer of winnow trees") from None
-    if answer.get("kind") != "trees" or "trees" not in answer:
+    if answer.get("kind") != "trees" or not {"trees", "vertical"} & answer.keys():
         raise DataError(f"{file} is not an answer of winnow trees")
-    return BoostedTrees(answer)
+    if parts:
+        return BoostedTrees({**answer, **joined_model(*_two_texts(parts))})
+    return BoostedTrees(with_parts(answer, read_owner_files(file.parent / file_names.OWNER_FILES)))
+
+
+def _two_texts(parts: Sequence[Path]) -> tuple[str, str]:
+    if len(parts) != 2:
+        raise ConfigError(f"parts: vertical trees have two, of labels and of features; here they are {len(parts)}")
+    labels, features = parts
+    with one_line_errors(labels):
+        text = labels.read_text(encoding="utf-8")
+    with one_line_errors(features):
+        return text, features.read_text(encoding="utf-8")

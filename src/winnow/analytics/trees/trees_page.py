@@ -24,7 +24,7 @@ def trees_parts(trees: BoostedTrees) -> tuple[str, str, str]:
     last = trees.history[answer["rounds"]]
     pieces = [
         card("Rounds", f"{answer['rounds']:,}", f"of trees up to depth {answer['settings']['depth']}"),
-        card("Rows", f"{answer['rows']:,}", f"of {counted(len(answer['owners']), 'owner')}"),
+        card("Rows", f"{answer['rows']:,}", _whose(trees)),
         card(answer["metric"], number_text(last["train"]), "of rows that trees were grown on"),
     ]
     if last["holdout"] is not None:
@@ -34,12 +34,19 @@ def trees_parts(trees: BoostedTrees) -> tuple[str, str, str]:
     predicts = f"They predict {answer['target']}"
     classes = f": {', '.join(trees.classes)}" if trees.classes else ""
     return (
-        f"Trees over {answer['table']}",
+        f"Trees over {answer['table']}" + (f" and {answer['vertical']}" if "vertical" in answer else ""),
         f"{predicts}{classes}",
         section("Overview", cards(pieces), bullet_list(trees.notes()), side_by_side(*plots))
         + section("Columns", html_table("Columns by their share of gain", ["column", "share of gain"], importance))
         + section("Settings", html_table("How trees were grown", ["setting", "value"], settings)),
     )
+
+
+def _whose(trees: BoostedTrees) -> str:
+    answer = trees.answer
+    if "vertical" in answer:
+        return f"of {answer['common']:,} in common by {answer['key']}"
+    return f"of {counted(len(answer['owners']), 'owner')}"
 
 
 def curve_figure(trees: BoostedTrees) -> go.Figure:

@@ -145,6 +145,15 @@ class _FeaturePart(msgspec.Struct, frozen=True):
     splits: list[tuple[int, int, float]]
 
 
+def with_parts(answer: Mapping[str, Any], files: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The answer with its model, where it is of vertical trees and both owners' files are here."""
+    owners = [str(answer.get(role)) for role in ("labels", "features")]
+    if "vertical" not in answer or not all(PART_FILE in files.get(owner, {}) for owner in owners):
+        return dict(answer)
+    labels, features = (files[owner][PART_FILE] for owner in owners)
+    return {**answer, **joined_model(labels, features)}
+
+
 def joined_model(labels: str, features: str) -> dict[str, Any]:
     """What two owners' parts are together: the model of an answer, as `winnow trees` gives it over rows."""
     try:

@@ -49,13 +49,19 @@ if TYPE_CHECKING:
 
 LABELS_LEARN = (
     "how many bins each column of the other owner has, and in every round the sums of gradients, second derivatives "
-    "and rows in each of its bins, by node, also of bins with few rows; of the columns and bins that are split, which "
-    "rows of the node are below: after many rounds about the bin of every row in common, not what bins stand for"
+    "and rows in each of its bins, by node, also of bins with few rows\n"
+    "of the columns and bins that are split, which rows of the node are below: after many rounds about the bin of "
+    "every row in common, not what bins stand for\n"
+    "the bin of any row in common, if it departs from the protocol and makes gradients up: the other owner trusts it"
 )
 FEATURES_LEARN = (
     "which of its columns and cuts are split, and which rows in common reach those nodes; no target and no weight"
 )
-THIRD_LEARN = "how many bins there are in all, and how many nodes each round has; nothing of the rows"
+THIRD_LEARN = (
+    "how many bins there are in all, and how many nodes each round has; nothing of the rows\n"
+    "pooled with what the owner of labels sees, all bins of the rows in common; pooled with the owner of features, all "
+    "gradients, and so the targets"
+)
 
 
 def vertical_trees(question: "TreesQuestion", terms: MergedTerms) -> Program[dict[str, Any]]:
@@ -203,10 +209,20 @@ def _begin(setup: VerticalSetup, parties: tuple[int, int]) -> PartyProtocol:
             return partial(_listening, length)
         return lambda memory: _count_rows(setup, table)
 
-    shared = WORD_BYTES * setup.rows * setup.bins * len(setup.theirs)
     return PartyProtocol(
-        label="rows to grow on", parties=parties, length=length, start=start, exchanges=8, sent_bytes=shared
+        label="rows to grow on",
+        parties=parties,
+        length=length,
+        start=start,
+        exchanges=2,
+        max_exchanges=8,
+        sent_bytes=_shared_bytes(setup),
     )
+
+
+def _shared_bytes(setup: VerticalSetup) -> int:
+    """Of the masked bins, which the third party gets once."""
+    return WORD_BYTES * setup.rows * setup.bins * len(setup.theirs)
 
 
 def _count_rows(setup: VerticalSetup, table: "OwnerTable") -> PartyProgram:
@@ -239,15 +255,15 @@ def _round(setup: VerticalSetup, parties: tuple[int, int]) -> PartyProtocol:
         return partial(feature_owner_round, setup, length, table)
 
     nodes = setup.trees * 2 ** (setup.growth.depth - 1)
-    sent = setup.rows * nodes * (WORDS_A_NODE * WORD_BYTES + 1)
-    shared = WORD_BYTES * setup.rows * setup.bins * len(setup.theirs)
-    messages = 2 * setup.growth.depth + (sent + shared) // MESSAGE_BYTES + nodes
+    sent, shared = setup.rows * nodes * WORDS_A_NODE * WORD_BYTES, _shared_bytes(setup)
+    levels = 4 * setup.growth.depth + 2 * (sent // MESSAGE_BYTES)
     return PartyProtocol(
         label="a tree" if setup.trees == 1 else f"{setup.trees} trees",
         parties=parties,
         length=length,
         start=start,
-        exchanges=2 * messages + 8,
+        exchanges=levels + 1,
+        max_exchanges=4 * levels + 4 * (shared // MESSAGE_BYTES) + 8 * nodes + 16,
         sent_bytes=sent,
         learns=(LABELS_LEARN, FEATURES_LEARN, THIRD_LEARN),
     )
@@ -270,7 +286,14 @@ def _end(setup: VerticalSetup, parties: tuple[int, int], best: int) -> PartyProt
         return label_files(setup, table.matched, rows.binned.data.cuts, state, predicted)
 
     return PartyProtocol(
-        label="owners' parts", parties=parties, length=1, start=start, exchanges=8, sent_bytes=0, files=files
+        label="owners' parts",
+        parties=parties,
+        length=1,
+        start=start,
+        exchanges=1,
+        max_exchanges=8,
+        sent_bytes=0,
+        files=files,
     )
 
 

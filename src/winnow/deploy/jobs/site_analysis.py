@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ ONE_OWNER = DataDescription(sizes=[1])
 
 
 RESULTS, COMMON_FILE = "results", "common.txt"
-"""Where a set intersection leaves the keys that it found, for this site alone."""
+"""Where a question leaves what is for this site alone: the keys that a set intersection found, a part of trees."""
 
 
 def analysis_handlers(
@@ -46,7 +46,8 @@ def analysis_handlers(
         book=cache(identities.book),
         identities=identities,
         site_of=identities.site,
-        on_match=lambda identifiers: _keep(identifiers, Path(prepare.folder) / RESULTS / COMMON_FILE),
+        on_match=partial(_keep_common, Path(prepare.folder) / RESULTS),
+        on_files=partial(_keep, Path(prepare.folder) / RESULTS),
     )
     return SiteHandlers(site=None, handlers=site.handlers(), volatile=frozenset({ANALYSIS_STEP}))
 
@@ -86,6 +87,11 @@ def _budget(told: QuestionTerms) -> EpsilonLeft | None:
     return EpsilonLeft(left=told.epsilon_left, epsilon=told.epsilon, delta=told.noise_delta)
 
 
-def _keep(identifiers: Sequence[str], path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{each}\n" for each in identifiers), encoding="utf-8")
+def _keep_common(folder: Path, identifiers: Sequence[str]) -> None:
+    _keep(folder, {COMMON_FILE: "".join(f"{each}\n" for each in identifiers)})
+
+
+def _keep(folder: Path, files: Mapping[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
