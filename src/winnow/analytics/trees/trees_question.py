@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 10
 MAX_ROUNDS = 5_000
+LEARNING_RATE = 0.1
+OVERLAP = 1_000
 
 
 class TreesQuestion(Question):
@@ -30,7 +32,7 @@ class TreesQuestion(Question):
     """The value whose probability is predicted; of two that are listed, the second if it is not said."""
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
     depth: int = Field(default=6, ge=1, le=MAX_DEPTH)
-    learning_rate: float = Field(default=0.1, gt=0, le=1)
+    learning_rate: float = Field(default=LEARNING_RATE, gt=0, le=1)
     bins: int = Field(default=64, ge=2, le=256)
     reg_lambda: float = Field(default=1.0, ge=0)
     reg_alpha: float = Field(default=0.0, ge=0)
@@ -45,8 +47,8 @@ class TreesQuestion(Question):
     vertical: str | None = Field(default=None, min_length=1)
     """Another owner's table, with further columns of the same rows; these are matched by `key`."""
     key: str | None = Field(default=None, min_length=1)
-    overlap: int = Field(default=1000, ge=1, le=1_000_000_000)
-    """Rows that both owners have at least, where columns of two are joined."""
+    overlap: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Rows that both owners have at least, where columns of two are joined; 1,000 if it is not said."""
     method: Literal["histogram", "bagging", "cyclic", "forest"] = "histogram"
     """Trees of all rows, from sums; or each owner's own: averaged, in turn, or as a random forest."""
     secure: bool = True
@@ -63,13 +65,13 @@ class TreesQuestion(Question):
             raise ValueError("early_stopping is for the method histogram")
         if (self.vertical is None) != (self.key is None):
             raise ValueError("vertical, the other owner's table, and key, the column to match rows by, go together")
-        if self.vertical is None and "overlap" in self.model_fields_set:
+        if self.vertical is None and self.overlap is not None:
             raise ValueError("overlap is for vertical trees")
         if self.vertical is not None and (self.method != "histogram" or not self.secure):
             raise ValueError("vertical trees have one method, histogram, and nothing in them is plain")
         if self.vertical == self.table:
             raise ValueError("vertical is another owner's table, under a name of its own")
-        if self.method == "forest" and "learning_rate" in self.model_fields_set:
+        if self.method == "forest" and self.learning_rate != LEARNING_RATE:
             raise ValueError("a forest has no learning_rate: its trees are averaged")
         return self
 

@@ -19,6 +19,7 @@ from winnow.analytics.trees.grow_trees import LOSS_WORDS
 from winnow.analytics.trees.masked_bins import WORDS_A_NODE
 from winnow.analytics.trees.tree_columns import TreeColumn, splittable_columns, tree_target
 from winnow.analytics.trees.tree_objectives import TreeObjective, objective_for
+from winnow.analytics.trees.trees_question import OVERLAP, TreesQuestion
 from winnow.analytics.trees.vertical_feature_owner import feature_owner_round, feature_rows
 from winnow.analytics.trees.vertical_label_owner import ending, first_margins, label_owner_round, label_rows
 from winnow.analytics.trees.vertical_messages import LABELS, MESSAGE_BYTES, EndOfStep, opened_numbers
@@ -32,7 +33,7 @@ from winnow.analytics.trees.vertical_parts import (
 )
 from winnow.analytics.trees.vertical_setup import MAX_ROWS, VerticalSetup, aligned_rows, matched_keys
 from winnow.analytics.trees.vertical_third_party import third_party_round
-from winnow.core import ConfigError, DataError
+from winnow.core import ConfigError, DataError, suggest
 from winnow.privacy.replicated_product import WORD_BYTES
 from winnow.privacy.shares.message_party import (
     PartyProgram,
@@ -45,7 +46,6 @@ from winnow.privacy.shares.message_party import (
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
-    from winnow.analytics.trees.trees_question import TreesQuestion
 
 LABELS_LEARN = (
     "how many bins each column of the other owner has, and in every round the sums of gradients, second derivatives "
@@ -64,7 +64,7 @@ THIRD_LEARN = (
 )
 
 
-def vertical_trees(question: "TreesQuestion", terms: MergedTerms) -> Program[dict[str, Any]]:
+def vertical_trees(question: TreesQuestion, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The answer: everything but the model, of which each owner keeps its part."""
     parties = _parties(question, terms)
     setup, left_out = _setup(question, terms)
@@ -103,7 +103,7 @@ def vertical_trees(question: "TreesQuestion", terms: MergedTerms) -> Program[dic
     }
 
 
-def _parties(question: "TreesQuestion", terms: MergedTerms) -> tuple[int, int]:
+def _parties(question: TreesQuestion, terms: MergedTerms) -> tuple[int, int]:
     """Places of the owners of labels and of features."""
     assert question.vertical is not None
     holders = [terms.holders[table] for table in (question.table, question.vertical)]
@@ -119,11 +119,15 @@ def _parties(question: "TreesQuestion", terms: MergedTerms) -> tuple[int, int]:
     return terms.owners.index(holders[0][0]), terms.owners.index(holders[1][0])
 
 
-def _setup(question: "TreesQuestion", terms: MergedTerms) -> tuple[VerticalSetup, tuple[str, ...]]:
+def _setup(question: TreesQuestion, terms: MergedTerms) -> tuple[VerticalSetup, tuple[str, ...]]:
     """Without the number of rows; and the names of columns that cannot be split."""
     assert question.vertical is not None
     assert question.key is not None
     tables = terms.tables(question.tables)
+    known = [*(name for each in tables.values() for name in each.columns)]
+    known += [f"{table}.{name}" for table, each in tables.items() for name in each.columns]
+    if unknown := [name for name in question.columns if name not in known]:
+        raise ConfigError(f"column '{unknown[0]}' is in neither table; {suggest(unknown[0], known, at_most=12)}")
     sides = [_side(tables[name], name, question) for name in question.tables]
     (own, out), (theirs, also_out) = sides
     both = {column.name for column in own} & {column.name for column in theirs}
@@ -132,8 +136,6 @@ def _setup(question: "TreesQuestion", terms: MergedTerms) -> tuple[VerticalSetup
         for table, columns in zip(question.tables, (own, theirs), strict=True)
         for column in columns
     ]
-    if unknown := [name for name in question.columns if name not in (*names, *both)]:
-        raise ConfigError(f"column '{unknown[0]}' is in neither table, or cannot be split")
     target = tree_target(tables[question.table], question.target, question.positive)
     setup = VerticalSetup(
         key=question.key,
@@ -153,7 +155,7 @@ def _setup(question: "TreesQuestion", terms: MergedTerms) -> tuple[VerticalSetup
 
 
 def _side(
-    declaration: TableDeclaration, table: str, question: "TreesQuestion"
+    declaration: TableDeclaration, table: str, question: TreesQuestion
 ) -> tuple[tuple[TreeColumn, ...], tuple[str, ...]]:
     """The columns of one table that are split, and the names of those that cannot be."""
     assert question.key is not None
@@ -163,13 +165,14 @@ def _side(
         )
     aside = {question.key, *([question.target] if table == question.table else [])}
     usable, left_out = splittable_columns(declaration, aside)
-    chosen = tuple(each for each in usable if not question.columns or each.name in question.columns)
+    named = {*question.columns}
+    chosen = tuple(each for each in usable if not named or named & {each.name, f"{table}.{each.name}"})
     if not chosen:
         raise ConfigError(f"table '{table}' has no column to split: declare bounds or values, or name one in columns")
     return chosen, () if question.columns else left_out
 
 
-def _match(question: "TreesQuestion", key: str, minimum: int, parties: tuple[int, int]) -> Program[int]:
+def _match(question: TreesQuestion, key: str, minimum: int, parties: tuple[int, int]) -> Program[int]:
     """How many rows both owners have; both learn which."""
     enough, size = yield Match(
         label=f"values of {key} that both owners have",
@@ -178,11 +181,12 @@ def _match(question: "TreesQuestion", key: str, minimum: int, parties: tuple[int
         minimum=minimum,
         share=True,
     )
-    least = f"{question.overlap:,} are the least (--overlap)"
+    least = question.overlap or OVERLAP
+    told = f"{least:,} are the least (--overlap)"
     if not enough:
-        raise DataError(f"owners have fewer than {minimum:,} rows in common by '{key}'; {least}")
-    if size < question.overlap:
-        raise DataError(f"owners have {int(size):,} rows in common by '{key}'; {least}")
+        raise DataError(f"owners have fewer than {minimum:,} rows in common by '{key}'; {told}")
+    if size < least:
+        raise DataError(f"owners have {int(size):,} rows in common by '{key}'; {told}")
     if size > MAX_ROWS:
         raise DataError(
             f"owners have {int(size):,} rows in common by '{key}'; vertical trees take {MAX_ROWS:,} at most"
