@@ -28,7 +28,7 @@ from winnow.analytics.trees.vertical_messages import (
     MaskedGradients,
     MaskSeed,
     SplitAsked,
-    batches,
+    by_message_size,
     decoded_bits,
     decoded_words,
     encoded_bits,
@@ -176,7 +176,7 @@ class _GrowingRound:
     def _their_sums(self, nodes: Sequence[Node]) -> Generator[Turn, Mapping[int, bytes], Sums]:
         """Nodes × bins × 3: as many nodes at a time as fit a message."""
         found = []
-        for some in batches(nodes, WORDS_A_NODE * WORD_BYTES * self._setup.rows):
+        for some in by_message_size(nodes, WORDS_A_NODE * WORD_BYTES * self._setup.rows):
             words = np.concatenate([self._words(node) for node in some], axis=1)
             seed, width = token_bytes(SEED_BYTES), words.shape[1]
             masks = keystream(seed, words.shape)
@@ -202,7 +202,7 @@ class _GrowingRound:
         own = len(self._setup.own)
         asked = [(tree, place) for tree, place in nodes if self._growth.grown[tree].column[place] >= own]
         left: dict[Node, NDArray[np.bool_]] = {}
-        for some in batches(asked, -(-self._setup.rows // 8)):
+        for some in by_message_size(asked, -(-self._setup.rows // 8)):
             left |= yield from self._ask(some)
         moved = self.places.copy()
         for tree, place in nodes:

@@ -68,7 +68,7 @@ ToFeatures = MaskedGradients | AskSplits | EndOfStep
 ToThird = MaskSeed | EndOfStep
 
 
-def batches(items: Sequence[T], item_bytes: int) -> Iterator[Sequence[T]]:
+def by_message_size(items: Sequence[T], item_bytes: int) -> Iterator[Sequence[T]]:
     """As many items at a time as fit one message; one at least."""
     size = max(1, MESSAGE_BYTES // max(item_bytes, 1))
     for start in range(0, len(items), size):
