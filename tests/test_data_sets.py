@@ -223,6 +223,9 @@ def test_the_catalogue_says_what_is_here(tmp_path):
         "imdb",
         "sent140",
         "pacs",
+        "movielens",
+        "adult",
+        "credit",
     ]
     assert [name for name, here in present.items() if here] == ["digits"]
 

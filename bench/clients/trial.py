@@ -108,7 +108,7 @@ def _observations(
     rows = [data.rows_of(client) for client in range(len(built.bad))]
     return RunObservations(
         rounds=rounds,
-        final=prepared.training.shared,
+        final=prepared.training.model,
         clients=[(data.x[own], data.y[own]) for own in rows],
         reference=(torch.from_numpy(reference.x), torch.from_numpy(reference.y)),
         execution=site.execution,

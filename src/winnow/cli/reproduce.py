@@ -23,8 +23,8 @@ PaperName: TypeAlias = Annotated[
     typer.Argument(
         metavar="PAPER",
         help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
-        " quantised), truth (truth discovery), few-labels (unlabelled clients), flare (NVIDIA FLARE), or fedclip"
-        " (frozen encoders).",
+        " quantised), truth (truth discovery), few-labels (unlabelled clients), flare (NVIDIA FLARE), fedclip"
+        " (frozen encoders), or ensemble (leaves).",
         show_default=False,
     ),
 ]

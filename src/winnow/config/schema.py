@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
+from winnow.config.ensemble_checks import ensemble_conflict
 from winnow.config.job_settings import JobSettings
 from winnow.config.label_checks import label_conflict, method_name
 from winnow.core import ConfigError, ModelError, Settings
@@ -17,6 +18,8 @@ from winnow.learn.client_quality.settings import QualitySettings
 from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.encoders import EncodeSettings
+from winnow.learn.ensemble import ensemble_net as _ensembles  # noqa: F401  # makes the model "ensemble" known
+from winnow.learn.ensemble.ensemble_settings import EnsembleSettings
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.models import ModelSettings
 from winnow.learn.round_loop import Schedule, SynchronousRounds
@@ -132,6 +135,7 @@ class Experiment(Settings):
     server: ServerOptimiser = ReplaceModel()
     schedule: Schedule = SynchronousRounds()
     filters: tuple[TwoSidedFilter, ...] = ()
+    ensemble: EnsembleSettings | None = None
     evaluation: EvaluationSettings = EvaluationSettings()
     quality: QualitySettings = QualitySettings()
     fleet: FleetSettings = Devices()
@@ -149,6 +153,7 @@ class Experiment(Settings):
             filter_conflict(self.filters, whole)
             or label_conflict(self)
             or self.evaluation.conflict(self)
+            or ensemble_conflict(self)
             or self.quality.conflict(whole, self.filters)
         )
         if conflict is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
-from winnow.data.dataframe_adapters import array_of, as_table, check_finite
+from winnow.data.dataframe_adapters import FrameTable, array_of, as_table, check_finite
 from winnow.data.interpret_targets_and_owners import fit_targets, missing_labels, numbered_owners, targets_as_stated
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
@@ -105,14 +105,17 @@ def known_data_set(
     raw: RawDataSet, name: str, scale: Scale, default: Scaling, text: TextSettings | None = None
 ) -> DataSet:
     """A known set, scaled as asked for or else in its own way; of texts, so many words."""
-    scaling, texts = scaling_for(scale, default), raw.x.dtype == object
+    scaling, given = scaling_for(scale, default), raw.x
+    texts = not isinstance(given, Mapping) and given.dtype == object
     if not texts and text is not None:
         raise DataError(f"{name} holds no texts; remove data.text")
-    rows: Any = {"text": raw.x} if texts else raw.x
+    rows: Any = {"text": given} if texts else given
     if texts:
         features = Preprocessing(columns=(text_column("text", text or TextSettings()),))
+    elif isinstance(given, Mapping):
+        features = fit_features(FrameTable(given, name), Reading(name=name, scale=scale))
     else:
-        features = Preprocessing(array=fit_array(raw.x, scaling, tokens=False, where=name))
+        features = Preprocessing(array=fit_array(given, scaling, tokens=False, where=name))
     learnt = fit_targets(raw.y, scaling, where=name, classes=raw.classes, task="auto")
     return DataSet(
         name=name,

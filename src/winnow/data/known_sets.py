@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.core import DataError, suggest
-from winnow.data import cifar, known_set_readers, pacs, text_sets
+from winnow.data import cifar, known_set_readers, pacs, tabular_sets, text_sets
 from winnow.data.download import Download, RemoteFile
-from winnow.data.scaling import FixedScaling, Scaling, minmax, unscaled
+from winnow.data.scaling import FixedScaling, Scaling, minmax, standard, unscaled
 from winnow.data.types import RawDataSet
 
 UCI = "https://archive.ics.uci.edu"
@@ -211,6 +211,57 @@ PACS = KnownSet(
     layouts=pacs.LAYOUTS,
 )
 
+MOVIELENS = KnownSet(
+    name="movielens",
+    description="100,000 ratings of films by 943 users (natural clients): four stars or more, or fewer",
+    home="https://grouplens.org/datasets/movielens/100k",
+    read=tabular_sets.read_movielens,
+    scaling=standard,
+    folders=("ml-100k", "movielens"),
+    layouts=tabular_sets.MOVIELENS_LAYOUTS,
+)
+
+ADULT = KnownSet(
+    name="adult",
+    description="48,842 people (natural clients of one row each): an income above 50,000 dollars, or not",
+    home=f"{UCI}/dataset/2/adult",
+    read=tabular_sets.read_adult,
+    scaling=standard,
+    folders=("adult", "tabular"),
+    layouts=tabular_sets.ADULT_LAYOUTS,
+    downloads=(
+        Download(
+            file=RemoteFile(name="adult.zip"),
+            urls=(f"{UCI}/static/public/2/adult.zip",),
+            members=(
+                RemoteFile(
+                    name="adult.data",
+                    checksum="sha256:5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+                ),
+                RemoteFile(
+                    name="adult.test",
+                    checksum="sha256:a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+                ),
+            ),
+        ),
+    ),
+    download_bytes=620_000,
+)
+
+CREDIT = KnownSet(
+    name="credit",
+    description="30,000 people (natural clients of one row each): a default on next month's payment, or none",
+    home=f"{UCI}/dataset/350/default+of+credit+card+clients",
+    read=tabular_sets.read_credit,
+    scaling=standard,
+    folders=("credit", "tabular"),
+    layouts=tabular_sets.CREDIT_LAYOUTS,
+)
+
 KNOWN_SETS = {
-    each.name: each for each in (DIGITS, GAS_TURBINE, MNIST, EMNIST_DIGITS, CIFAR10, BOSTON, SST2, IMDB, SENT140, PACS)
+    each.name: each
+    for each in (
+        *(DIGITS, GAS_TURBINE, MNIST, EMNIST_DIGITS, CIFAR10, BOSTON, SST2, IMDB, SENT140, PACS),
+        *(MOVIELENS, ADULT, CREDIT),
+    )
 }

@@ -3,7 +3,7 @@
 No Python object exists per sample or per client: client k owns `rows[offsets[k]:offsets[k + 1]]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
@@ -32,9 +32,9 @@ FINGERPRINT_CLIENTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RawDataSet:
-    """A known set as its files hold it, before scaling. Texts are an array of objects [n]."""
+    """A known set as its files hold it, before scaling. Texts are an array of objects [n], a table is its columns."""
 
-    x: NDArray[Any]
+    x: NDArray[Any] | Mapping[str, NDArray[Any]]
     y: NDArray[Any]
     classes: int | None
     owners: Indices | None = None

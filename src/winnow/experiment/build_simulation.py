@@ -27,6 +27,7 @@ from winnow.data.hidden_labels import with_labelled_rows
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
+from winnow.experiment.build_ensemble import simulated_ensemble
 from winnow.experiment.build_training_workflow import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
@@ -42,8 +43,12 @@ from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
 from winnow.experiment.pseudo_label_scores import score_pseudo_labels
 from winnow.experiment.reference_file import write_reference_file
 from winnow.learn.client_store import ClientStore
+from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
+from winnow.learn.ensemble.leaf_outputs import SecondStageSites
+from winnow.learn.handlers import HANDLERS
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import Metric
+from winnow.learn.models import ModelSettings
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
     ClientSamples,
@@ -70,7 +75,7 @@ class PreparedRun:
 
     experiment: Experiment
     """The settings with what was chosen for this machine written in."""
-    training: TrainingWorkflow
+    training: TrainingWorkflow | EnsembleWorkflow
     federation: Federation
     """The clients as the workflow reaches them: through the filters, if there are any."""
     simulation: SimulatedFederation[LearningSite]
@@ -95,6 +100,8 @@ class PreparedRun:
     """What a model makes of samples whose labels are hidden from clients, for the recorder."""
     write_reference: Callable[[Path], Path | None]
     """Writes into a folder what owners can compare their data with."""
+    model_settings: ModelSettings
+    """What builds the module."""
     pool: WorkerPool | None
     """The workers, if this process has any; leaving the context ends them."""
 
@@ -153,32 +160,39 @@ def prepare_run(
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
     shown = None if federated.open is None else as_tensor(federated.open, data.device)
-    plan = setup.plan(sizes, federated.reference, federated.client_names, 0 if shown is None else len(shown))
     site = setup.model.site(data, local_test, shown)
-    training = setup.workflow(
-        plan,
-        sizes=sizes,
-        local_test_sizes=None if federated.local_test is None else federated.local_test.sizes,
-        reference=federated.reference,
-        test=federated.test,
-        store=store,
-        names=federated.client_names,
-        server_labelled=federated.server_labelled,
-        open_samples=federated.open,
-    )
+    ensemble = None if experiment.ensemble is None else simulated_ensemble(setup, federated, inputs)
+    training: TrainingWorkflow | EnsembleWorkflow
+    if ensemble is not None:
+        plan, training = ensemble.plan, ensemble.workflow()
+    else:
+        plan = setup.plan(sizes, federated.reference, federated.client_names, 0 if shown is None else len(shown))
+        training = setup.workflow(
+            plan,
+            sizes=sizes,
+            local_test_sizes=None if federated.local_test is None else federated.local_test.sizes,
+            reference=federated.reference,
+            test=federated.test,
+            store=store,
+            names=federated.client_names,
+            server_labelled=federated.server_labelled,
+            open_samples=federated.open,
+        )
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
     rebuild = partial(setup.model.on_one_core().site, data, local_test, shown)
     pool = open_worker_pool(experiment.engine, site, rebuild, sizes)
-    simulation = _simulation(experiment, site, pool, federated, store, training.now)
+    second = None if ensemble is None else ensemble.made.second_stage()
+    simulation = _simulation(experiment, site, pool, federated, store, training.now, second)
     return PreparedRun(
         experiment=experiment,
         training=training,
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
         store=store,
-        module=setup.model.module,
+        module=setup.model.module if ensemble is None else ensemble.made.net,
+        model_settings=experiment.model if ensemble is None else ensemble.made.model_settings,
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
         preprocessing=preprocessing,
@@ -241,7 +255,7 @@ def _checked_fingerprint(
     return found
 
 
-def _restore(snapshot: Snapshot, training: TrainingWorkflow, store: ClientStore) -> None:
+def _restore(snapshot: Snapshot, training: TrainingWorkflow | EnsembleWorkflow, store: ClientStore) -> None:
     training.restore(snapshot)
     store.restore(
         {
@@ -265,10 +279,12 @@ def _simulation(
     federated: FederatedData,
     store: ClientStore,
     now: float,
+    second: SecondStageSites | None,
 ) -> SimulatedFederation[LearningSite]:
     sizes = federated.clients.sizes
     besides = experiment.collect.site_extension(stream).around(experiment.select.comparison.site_extension(stream))
     handlers = local_handlers(experiment.engine, sizes) if pool is None else pool.handlers()
+    handlers = handlers if second is None else second.handlers(handlers, HANDLERS)
     return SimulatedFederation(
         site=site,
         handlers={**handlers, **besides.handlers},

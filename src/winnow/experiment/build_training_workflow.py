@@ -41,6 +41,7 @@ from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
+from winnow.learn.ensemble.ensemble_net import InputMask
 from winnow.learn.extended_model import extend_model
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
@@ -49,6 +50,7 @@ from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.sklearn_models import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.stack import (
     Loss,
+    ModelState,
     OwnTraining,
     StateLayout,
     allow_tf32,
@@ -231,7 +233,7 @@ class TrainingSetup:
             layout=StateLayout.of(module),
             sample_shape=tuple(probe_x.shape[1:]),
             outputs=output_count(self.classes, self.model.probe[1]),
-            built_outputs=_built_outputs(experiment, self.classes, self.model.probe[1]),
+            built_outputs=built_outputs(experiment, self.classes, self.model.probe[1]),
             classes=self.classes,
             private=self.private,
             evaluated_by=experiment.evaluation.by,
@@ -254,12 +256,16 @@ class TrainingSetup:
         names: Sequence[str],
         server_labelled: Examples | None = None,
         open_samples: Features | None = None,
+        initial: ModelState | None = None,
+        alone: bool = True,
     ) -> TrainingWorkflow:
         """The workflow of the run; `reference` and `test` are the server's samples, `names` the clients'. On those that
         are `server_labelled` the server trains itself, if its part of the algorithm does, and likewise on open ones.
+        It may start from an `initial` model of its own. Where it is not `alone`, but a part of another workflow, it is
+        not for it to evaluate its outcome, nor to assess clients.
         """
-        held, tested = self._tensors(reference), self._tensors(test)
-        taught = None if server_labelled is None else self._tensors(server_labelled)
+        held, tested = self.tensors(reference), self.tensors(test)
+        taught = None if server_labelled is None else self.tensors(server_labelled)
         evaluator = build_evaluator(
             self.experiment,
             plan,
@@ -280,13 +286,18 @@ class TrainingSetup:
             reference=held,
             test=tested,
         )
-        assessor = build_assessor(
-            self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
+        assessor = (
+            build_assessor(
+                self.experiment, plan, self.model, self.preprocessing, sizes=sizes, names=names, reference=held
+            )
+            if alone
+            else None
         )
         emulation = self._emulation(plan, held, sizes)
         teacher = None if taught is None else self._teacher(*taught)
         distiller = None if open_samples is None else self._distiller(open_samples)
-        return TrainingWorkflow(plan, self.model.initial, evaluator, emulation, final, assessor, teacher, distiller)
+        start, own_final = initial or self.model.initial, final if alone else None
+        return TrainingWorkflow(plan, start, evaluator, emulation, own_final, assessor, teacher, distiller)
 
     def _teacher(self, x: Tensor, y: Tensor) -> Teacher:
         return Teacher(
@@ -307,7 +318,7 @@ class TrainingSetup:
             randomness=self.model.randomness,
         )
 
-    def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
+    def tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device
         return as_tensor(examples.x, device), as_tensor(examples.y, device)
 
@@ -353,8 +364,10 @@ def _module(
         )
     if inputs.module is not None:
         return inputs.module, inputs.own
-    outputs = _built_outputs(experiment, classes, y)
-    return build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed), inputs.own
+    shape, outputs = tuple(x.shape[1:]), built_outputs(experiment, classes, y)
+    built = build_model(experiment.model, shape, outputs, experiment.seed)
+    private = experiment.ensemble is not None and experiment.ensemble.private
+    return nn.Sequential(InputMask(shape), built) if private else built, inputs.own
 
 
 def output_count(classes: int | None, y: Tensor) -> int:
@@ -362,7 +375,7 @@ def output_count(classes: int | None, y: Tensor) -> int:
     return classes if classes is not None else y.shape[1]
 
 
-def _built_outputs(experiment: Experiment, classes: int | None, y: Tensor) -> int:
+def built_outputs(experiment: Experiment, classes: int | None, y: Tensor) -> int:
     """How many outputs a model by name has: one for two classes if the loss wants that."""
     outputs = output_count(classes, y)
     return 1 if experiment.loss == "bce" and outputs == 2 else outputs

@@ -27,6 +27,7 @@ from winnow.learn.client_quality.evidence import OUTCOMES
 from winnow.learn.client_quality.evidence_pass import MAX_CLASSES
 from winnow.learn.client_quality.reference_summary import ReferenceSummary
 from winnow.learn.client_quality.score_table import ClientSpread
+from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
 from winnow.learn.stack import LOSSES
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.runs import file_names
@@ -57,7 +58,11 @@ class ReferenceHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def write_reference_file(
-    folder: Path, experiment: Experiment, model: ModelSetup, training: TrainingWorkflow, private: frozenset[str]
+    folder: Path,
+    experiment: Experiment,
+    model: ModelSetup,
+    training: TrainingWorkflow | EnsembleWorkflow,
+    private: frozenset[str],
 ) -> Path | None:
     """Write what owners need to compare their data through the best model; None where there is nothing to write: no
     reference set at the server, or no one model for all clients.

@@ -384,7 +384,7 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
     """The best model; in the run folder, too, once the run has finished."""
     label = view.label
     saved = trained_model(
-        prepared.experiment,
+        prepared.experiment.model_copy(update={"model": prepared.model_settings}),
         prepared.plan,
         view.summary(),
         prepared.module,

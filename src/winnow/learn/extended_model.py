@@ -89,6 +89,18 @@ def head_path(module: nn.Module, outputs: int) -> str | None:
     return f"{prefix}{paths[-1]}".rstrip(".") if paths else None
 
 
+def show_features(module: nn.Module, outputs: int) -> nn.Module | None:
+    """The module with what its last dense layer of so many outputs reads behind its predictions; None where it has no
+    such layer.
+    """
+    path = head_path(module, outputs)
+    if path is None:
+        return None
+    head = module.get_submodule(path) if path else module
+    assert isinstance(head, nn.Linear)
+    return _with_head(module, path, _as_kind(head, HeadWithInput))
+
+
 def trained_form(module: nn.Module) -> nn.Module:
     """The module as steps see it."""
     return module.trained_form() if isinstance(module, ExtendedModel) else module

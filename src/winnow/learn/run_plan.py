@@ -1,7 +1,7 @@
 """What is known of a training run before it starts, and the tasks that follow from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -56,6 +56,10 @@ class TrainingPlan:
     """How many samples without labels everybody has."""
     layer: str | None = None
     """The layer that is profiled, if any is."""
+    rounds_before: int = 0
+    """How many rounds of something else went before; they are counted on."""
+    constants: Payload = field(default_factory=dict)
+    """Parts that every training task carries and nobody trains: the leaves below an over-arch."""
     notice: str = ""
     """What a user should know before the run starts."""
 
@@ -85,6 +89,7 @@ class TrainingPlan:
             profile_classes=self.profile_classes,
         )
 
+        constant_bytes = sum(array.nbytes for part in self.constants.values() for array in part.values())
         predictions = FLOAT_BYTES * self.open_rows * self.outputs if algorithm.client.sends_predictions else 0
 
         @cache
@@ -92,7 +97,9 @@ class TrainingPlan:
             return Work(
                 training_passes=passes,
                 profiling_passes=float(profiled or algorithm.needs_start_loss),
-                download_bytes=int(self.message_bytes * algorithm.server.download_factor) + predictions,
+                download_bytes=int(self.message_bytes * algorithm.server.download_factor)
+                + predictions
+                + constant_bytes,
                 upload_bytes=predictions or int(self.message_bytes * algorithm.client.upload_factor),
                 profile_bytes=self.profile_bytes,
             )

@@ -36,7 +36,7 @@ class TrainingState:
         self._plan, self._teacher, self._distiller = plan, teacher, distiller
         self.assessor = assessor
         """Who says whose data are bad; None where nothing is asked about clients' data."""
-        self.round = 0
+        self.round = plan.rounds_before
         self._now = 0.0
         self.initial = self.model = initial
         self.best, self._best_score = initial, -np.inf
@@ -73,7 +73,7 @@ class TrainingState:
     @property
     def payload(self) -> Payload:
         """What a training task of the present version carries."""
-        return {"model": self.shared, **self._plan.algorithm.server.broadcast(self._server)}
+        return {"model": self.shared, **self._plan.algorithm.server.broadcast(self._server), **self._plan.constants}
 
     def _step(self, gathered: RoundResult, population: int) -> bool:
         """Take the server's step, if it leads anywhere: sums that nobody could look into may hold anything."""

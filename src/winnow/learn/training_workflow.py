@@ -80,7 +80,8 @@ class TrainingWorkflow(TrainingState):
             self._accountant.restore(self._accountant_state)
         if self._evaluation is None:
             self._evaluate(federation)
-            yield Evaluated(round=0, at=federation.clock.now, version=0, metrics=self._current_evaluation.metrics)
+            scores, number = self._current_evaluation.metrics, self.round
+            yield Evaluated(round=number, at=federation.clock.now, version=number, metrics=scores)
         else:
             selection.restore(self._selected)
             if self._plan.profile_bytes and self._evaluation.profile is None:

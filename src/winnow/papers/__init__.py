@@ -1,5 +1,6 @@
 """Papers reproduced: every table and figure of a paper, ours beside theirs, on one page."""
 
+from winnow.papers.ensemble import ENSEMBLE
 from winnow.papers.fedaq import FEDAQ
 from winnow.papers.fedclip import FEDCLIP
 from winnow.papers.fedprof import FEDPROF
@@ -22,7 +23,7 @@ from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP, ENSEMBLE)}
 
 __all__ = [
     "PAPERS",

@@ -73,6 +73,7 @@ def epsilon(releases: Iterable[AnyRelease], delta: float) -> float:
     return pure + _composed((*merged, *others), delta)
 
 
+@lru_cache(maxsize=4096)
 def _gaussian(inverse_variance: float, delta: float) -> float:
     if not inverse_variance:
         return 0.0

@@ -95,9 +95,7 @@ def accountant_for(
     """Makes the accountant of a run, or none where no part claims privacy. Where others learn which clients were
     selected (`selection_is_public`), sampling does not amplify privacy.
     """
-    private = isinstance(whole.collect, CentralDp | SecureAggregation) or isinstance(whole.client, DpSgd)
-    noisy_profiles = isinstance(whole.select.comparison, NoisyProfiles)
-    if not private and not noisy_profiles and not any(isinstance(each, LocalDp) for each in filters):
+    if not promises_privacy(whole, filters):
         return no_accountant
 
     def opened(population: Population) -> DpAccountant | None:
@@ -108,6 +106,22 @@ def accountant_for(
         return DpAccountant(found, clients) if found else None
 
     return opened
+
+
+def promises_privacy(whole: Algorithm, filters: Sequence[TwoSidedFilter]) -> bool:
+    """Whether any part may claim privacy."""
+    private = isinstance(whole.collect, CentralDp | SecureAggregation) or isinstance(whole.client, DpSgd)
+    noisy_profiles = isinstance(whole.select.comparison, NoisyProfiles)
+    return private or noisy_profiles or any(isinstance(each, LocalDp) for each in filters)
+
+
+def guarantees_of_client(
+    whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, size: int, *, selection_is_public: bool
+) -> list[Guarantee]:
+    """What is promised to one of so many clients, which has so many samples."""
+    alone = Population(sizes=np.array([size], np.int64))
+    promised = client_guarantees(whole, filters, clients, selection_is_public=selection_is_public)
+    return [*promised, *_to_samples(whole, alone)] or _of_profiles(whole, clients)
 
 
 def site_guarantees(whole: Algorithm, filters: Sequence[TwoSidedFilter], size: int) -> list[Guarantee]:

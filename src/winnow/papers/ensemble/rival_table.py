@@ -1,0 +1,180 @@
+"""A table of an ensemble and its rivals, each tuned on seeds of its own, and their paired differences from FL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
+from winnow.core import stream
+from winnow.experiment.build_training_workflow import RunInputs
+from winnow.papers.ensemble.ensemble_rows import FL, EnsembleRow
+from winnow.papers.ensemble.opt_in_rivals import opt_in_rival
+from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
+from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, run_result_lines
+from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, least_noise
+from winnow.report import MeanAndSd
+from winnow.report.number_format import mean_sd_text
+from winnow.report.paired_differences import MeanAndError, difference_text
+
+TUNING_SEEDS = (1000, 1001)
+"""Seeds by which settings are chosen; they are not reported."""
+HEADER = ("Row", "AUC, test", "Gain over FL, %", "Mean over its error", "Settings chosen")
+MISSING = "–"
+DELTA, CLIP = 1e-5, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedSettings:
+    """One of the settings that every row is tried with."""
+
+    name: str
+    rate: float
+    over_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RivalTable(PaperItem):
+    """All rows under every setting; those chosen on the tuning seeds are shown."""
+
+    preset: str
+    rows: tuple[EnsembleRow, ...]
+    tried: tuple[TriedSettings, ...]
+    about: str
+    sets: tuple[str, ...] = ()
+    epsilon: float | None = None
+    """What every client may spend; None: there is no noise."""
+    left_out_users: float = 0.0
+    """The share of users whose rows are the test set, drawn anew by each seed."""
+
+    @property
+    def names(self) -> set[str]:
+        return {self.name}
+
+    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [
+            PaperRun(item=self.name, algorithm=key(row, tried), experiment=self.experiment(row, tried, seed, wanted))
+            for seed in self._seeds(wanted)
+            for row in self.rows
+            for tried in self.tried
+            if row.opt_in is None
+        ]
+
+    def _seeds(self, wanted: ReproductionOptions) -> Sequence[int]:
+        return (*(TUNING_SEEDS if len(self.tried) > 1 else ()), *range(wanted.seeds))
+
+    def experiment(self, row: EnsembleRow, tried: TriedSettings, seed: int, wanted: ReproductionOptions) -> Experiment:
+        sets = (*self.sets, f"local.learning_rate={tried.rate}", *wanted.sets)
+        found = resolve(self.preset, sets=sets, seed=seed, rounds=wanted.rounds)
+        table: dict[str, Any] = found.model_dump(exclude_none=True)
+        table["model"] = {**table["model"], "hidden": row.hidden}
+        table.pop("ensemble", None)
+        if (section := row.ensemble(tried.over_rate)) is not None:
+            table["ensemble"] = section
+        if self.epsilon is not None:
+            passes = row.clusters["count"] if row.clusters and row.clusters["name"] == "everybody" else 1
+            noise = noise_for(self.epsilon, found.rounds * passes, found.select.fraction or 1.0)
+            table["collect"] = {"name": "central-dp", "noise_multiplier": noise, "clip": CLIP, "delta": DELTA}
+        if self.left_out_users:
+            names = np.array([str(number) for number in range(1, 944)])
+            count = round(self.left_out_users * len(names))
+            out = stream(seed, "papers", "left-out users").permutation(names)[:count]
+            table["data"] = {**table["data"], "left_out": sorted(out.tolist(), key=int)}
+            table["data"].pop("test", None)
+        return Experiment.model_validate(table)
+
+    def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
+        return not self._missing(wanted, lines)
+
+    def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[EnsembleRow, TriedSettings, int]]:
+        return [
+            (row, tried, seed)
+            for seed in self._seeds(wanted)
+            for row in self.rows
+            for tried in self.tried
+            if row.opt_in is not None and (self.name, key(row, tried), str(seed)) not in lines
+        ]
+
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Sequence[ResultLine]:
+        inputs = RunInputs(data_directory=wanted.data_directory)
+        return [
+            opt_in_rival(
+                self.name,
+                key(row, tried),
+                self.experiment(row, tried, seed, wanted),
+                inputs,
+                row.opt_in or "",
+                tried.over_rate,
+            )
+            for row, tried, seed in self._missing(wanted, lines)
+        ]
+
+    def has_results(self, lines: ResultLines) -> bool:
+        return any(found for row in self.rows for found in self._found(row, lines).values())
+
+    def _found(self, row: EnsembleRow, lines: ResultLines) -> dict[str, list[RunResultLine]]:
+        return {tried.name: run_result_lines(lines, self.name, key(row, tried)) for tried in self.tried}
+
+    def chosen(self, row: EnsembleRow, lines: ResultLines) -> tuple[str, dict[int, float]]:
+        """The settings with the best mean on the tuning seeds' reference sets, and the test scores by other seed."""
+        found = {name: runs for name, runs in self._found(row, lines).items() if runs}
+        if not found:
+            return MISSING, {}
+
+        def tuned(name: str) -> float:
+            scores = [run.best for run in found[name] if run.seed in TUNING_SEEDS and run.best is not None]
+            return fmean(scores) if scores else -np.inf
+
+        best = max(found, key=tuned)
+        shown = {run.seed: run.test_best for run in found[best] if run.seed not in TUNING_SEEDS}
+        return best, {seed: score for seed, score in shown.items() if score is not None}
+
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
+        if not self.has_results(lines):
+            return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
+        _, base = self.chosen(FL, lines)
+        cells = [self._cells(row, lines, base) for row in self.rows]
+        seeds = sorted(base)
+        caption = (
+            f"{len(seeds)} seeds; mean ± standard deviation, and the paired relative difference from FL with its"
+            " standard error."
+        )
+        if len(self.tried) > 1:
+            caption += (
+                f" Every row was tried with the same {len(self.tried)} settings on {len(TUNING_SEEDS)} other seeds; the"
+                " best by the reference set is shown."
+            )
+        return [TextBlock(self.about), TableBlock(caption, HEADER, cells)]
+
+    def _cells(self, row: EnsembleRow, lines: ResultLines, base: dict[int, float]) -> list[str]:
+        settings, scores = self.chosen(row, lines)
+        gain = MeanAndError.of((100 * scores[seed] / base[seed], 100.0) for seed in sorted(scores) if seed in base)
+        strength = MISSING if gain is None or not gain.error else f"{gain.mean / gain.error:.1f}"
+        return [
+            row.title,
+            mean_sd_text(MeanAndSd.of(scores.values()), 4) if scores else MISSING,
+            MISSING if row is FL else difference_text(gain, 2),
+            MISSING if row is FL else strength,
+            settings if len(self.tried) > 1 else "",
+        ]
+
+
+@cache
+def noise_for(wanted: float, rounds: int, sampled: float) -> float:
+    """The noise with which so many rounds stay within an ε."""
+
+    def lasts(noise: float) -> bool:
+        return epsilon([GaussianRelease(noise=noise, times=rounds, sampling_probability=sampled)], DELTA) <= wanted
+
+    found = least_noise(lasts)
+    assert found is not None
+    return found
+
+
+def key(row: EnsembleRow, tried: TriedSettings) -> str:
+    return f"{row.name}@{tried.name}"
