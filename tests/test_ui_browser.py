@@ -1,16 +1,21 @@
 """The pages of `winnow ui` in a real browser: Debian's Chromium, driven by Playwright."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from bench.ui import finished_round, write_run
 
 from waiting import eventually
+from winnow.core import Selected
 from winnow.runs.event_log import encode_event
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -45,8 +50,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "winnow.cli", "ui", str(runs), "--no-browser", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(runs) as address:
+        yield address
+
+
+@contextmanager
+def started(runs: Path, port: int = 0, state: Path | None = None) -> Iterator[str]:
+    command = [sys.executable, "-m", "winnow.cli", "ui", str(runs), "--no-browser", "--port", str(port)]
+    environment = os.environ | ({} if state is None else {"XDG_STATE_HOME": str(state)})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
@@ -147,10 +159,35 @@ def test_a_new_round_and_a_new_run_appear_by_themselves(browser: Browser, addres
     expect(watched.page.locator("[data-fact=Rounds]")).to_have_text(f"{ROUNDS} of {ROUNDS}")
     points = "document.querySelector('.plot').data[0].x.length"
     before = watched.page.evaluate(points)
+    columns = "[...document.querySelectorAll('.plot')].find(each => each.data?.[0]?.type === 'heatmap')?._fullData[0].x.length"
+    selected = watched.page.evaluate(columns)
+    chosen, once = np.arange(3), np.ones(3, np.int64)
     with (runs / "live" / "events.jsonl").open("ab") as log:
+        log.write(encode_event(Selected(round=ROUNDS + 1, at=200.0, version=ROUNDS, clients=chosen, counts=once)))
         log.write(encode_event(finished_round(ROUNDS + 1, 1)))
     expect(watched.page.locator("[data-fact=Rounds]")).to_have_text(f"{ROUNDS + 1} of {ROUNDS}", timeout=120_000)
     eventually(lambda: watched.page.evaluate(points) == before + 1)
+    eventually(lambda: watched.page.evaluate(columns) == selected + 1, "who was selected is not drawn anew")
     write_run(runs / "new", "fedavg", 3, rounds=1)
     expect(listed.page.get_by_role("link", name="new")).to_be_visible(timeout=120_000)
     assert not watched.wrong + listed.wrong
+
+
+@pytest.mark.slow(part="docs")
+def test_a_page_comes_back_with_its_server(browser: Browser, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs / "live", "fedavg", 1, rounds=ROUNDS, finished=False)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with started(runs, port, tmp_path) as address:
+        run, listed = Watched(browser, address, 1440, "light"), Watched(browser, address, 1440, "light")
+        run.open(keys(run)["live"])
+    expect(run.page.locator("#notice")).to_contain_text("connection is lost")
+    write_run(runs / "meanwhile", "fedavg", 2, rounds=1)
+    with (runs / "live" / "events.jsonl").open("ab") as log:
+        log.write(encode_event(finished_round(ROUNDS + 1, 1)))
+    with started(runs, port, tmp_path):  # whose new address nobody opens
+        expect(run.page.locator("[data-fact=Rounds]")).to_have_text(f"{ROUNDS + 1} of {ROUNDS}", timeout=120_000)
+        expect(run.page.locator("#notice")).to_be_hidden()
+        expect(listed.page.get_by_role("link", name="meanwhile")).to_be_visible(timeout=120_000)

@@ -1,8 +1,10 @@
 """The pages of `winnow ui` against whoever should not have them: other sites, other users, other machines."""
 
+import hmac
 import json
 import socket
 import stat
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +16,7 @@ from command_line import call
 from web_client import HERE, WebClient
 from winnow.web.app import create_app
 from winnow.web.live_stream import live_response
+from winnow.web.login_key import LoginKey
 from winnow.web.open_browser import open_browser
 from winnow.web.request_guard import MAX_BODY, RESPONSE_HEADERS, Access
 from winnow.web.run_index import RunIndex
@@ -269,3 +272,31 @@ def test_the_list_names_runs_and_what_is_wrong_with_them(user: WebClient, tmp_pa
     assert "&lt;script&gt;alert(1)&lt;/run" in text
     assert "<script>alert" not in text
     assert "damaged" in text
+
+
+def test_a_login_outlives_the_process_until_a_logout(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ui.key"
+    secret = Sessions(key=LoginKey(path)).open()
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = Sessions(key=LoginKey(path))
+    assert again.find(secret) is not None
+    head, _, signature = secret.rpartition(".")
+    later = f"{int(head.partition('.')[0]) + 5}.{head.partition('.')[2]}"
+    for forged in (f"{head}.{'0' * 64}", f"{later}.{signature}", "1.x", "..", "", "9" * 400, "é.é.é"):
+        assert again.find(forged) is None
+    assert Sessions(lambda: time.time() + SESSION_SECONDS + 60, LoginKey(path)).find(secret) is None
+    again.close(secret)
+    assert Sessions(key=LoginKey(path)).find(secret) is None
+
+
+def test_a_key_that_others_could_read_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "ui.key"
+    secret = Sessions(key=LoginKey(path)).open()
+    path.chmod(0o644)
+    assert Sessions(key=LoginKey(path)).find(secret) is None
+    elsewhere = tmp_path / "theirs.key"
+    elsewhere.write_bytes(b"k" * 32)
+    elsewhere.chmod(0o600)
+    path.unlink()
+    path.symlink_to(elsewhere)
+    assert LoginKey(path).sign("x") != hmac.new(b"k" * 32, b"x", "sha256").hexdigest()

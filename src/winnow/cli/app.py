@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from winnow.cli.algorithms import algorithms
+from winnow.cli.apply import apply
 from winnow.cli.audit import audit
 from winnow.cli.budget import budget
 from winnow.cli.check import check
@@ -190,6 +191,13 @@ app.command(
         "winnow provision project.toml --revoke ana",
     ),
 )(provision)
+app.command(
+    rich_help_panel=FEDERATIONS,
+    epilog=_examples(
+        "winnow apply bo --organisation 'Plant B' --role member",
+        "winnow apply bo --collected bo.kit.json --fingerprint 3f…",
+    ),
+)(apply)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow server kits/server-1"))(server)
 app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow site kits/clinic-a"))(site)
 app.command(

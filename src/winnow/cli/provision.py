@@ -47,7 +47,7 @@ def provision(
     is_new = not is_provisioned(folder)
     if is_new and (renew or revoke):
         raise ConfigError(f"{folder} contains no CA; create the kits first, or give their folder with --out")
-    passphrase = _passphrase(folder, ask=ask, is_new=is_new)
+    passphrase = ca_passphrase(folder, ask=ask, is_new=is_new)
     with open_provisioner(folder, described, passphrase, utc_now()) as provisioner:
         if is_new and passphrase is None:
             say(
@@ -63,7 +63,7 @@ def provision(
             say(f"the CA's SHA-256 fingerprint: {provisioner.authority.fingerprint}")
 
 
-def _passphrase(folder: Path, *, ask: bool, is_new: bool) -> bytes | None:
+def ca_passphrase(folder: Path, *, ask: bool, is_new: bool) -> bytes | None:
     """From the prompt or the environment; asked for without being told to where the key cannot be read otherwise."""
     import sys
 

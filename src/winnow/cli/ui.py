@@ -9,6 +9,7 @@ from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
 if TYPE_CHECKING:
     from winnow.deploy.client.connection import Connection
+    from winnow.deploy.trust.project_owner import ProjectOwner
 
 SECONDS_TO_ANSWER = 8.0
 """After which a page says that no server answers."""
@@ -33,6 +34,14 @@ def ui(
     control: Annotated[
         bool, typer.Option("--control", help="With --kit: abort jobs, submit them again, stop and restart sites.")
     ] = False,
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --control: the project.toml beside its CA; approve applications for kits.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="With certificate: the file to make; default: NAME.p12.", show_default=False),
@@ -68,6 +77,9 @@ def ui(
         raise ConfigError("--control needs --kit: runs on this machine are not changed from the pages")
     if kit is not None and folders:
         raise ConfigError("show folders with runs or the federation of a kit, not both")
+    if project is not None and not control:
+        raise ConfigError("--project needs --kit and --control: it is for approving applications")
+    owner = None if project is None else _project_owner(project)
     with ExitStack() as until_the_end:
 
         def ready(address: str) -> None:
@@ -79,8 +91,21 @@ def ui(
             page_sets = run_page_sets(folders or [Path("runs")])
         else:
             connection = until_the_end.enter_context(_connection(kit))
-            page_sets = federation_page_sets(connection, control=control)
+            page_sets = federation_page_sets(connection, control=control, owner=owner)
         serve_pages(page_sets, host=host, port=port, on_ready=ready)
+
+
+@requires_deploy_extra
+def _project_owner(project: Path) -> "ProjectOwner":
+    from winnow.cli.provision import ca_passphrase
+    from winnow.deploy.trust.project_file import read_project
+    from winnow.deploy.trust.project_owner import ProjectOwner
+
+    folder = project.parent / read_project(project).name
+    passphrase = ca_passphrase(folder, ask=False, is_new=False) if (folder / "ca").is_dir() else None
+    owner = ProjectOwner(path=project, folder=folder, passphrase=passphrase)
+    owner.check()
+    return owner
 
 
 @requires_deploy_extra

@@ -56,7 +56,7 @@ def federation_pages(view_of: ViewOf) -> PageSet:
 
     @router.get("/live")
     def job_list_changes(request: Request) -> Response:
-        return live_response(request, _changes(view_of(request).jobs), LIVE_SECONDS)
+        return live_response(request, live_changes(view_of(request).jobs), LIVE_SECONDS)
 
     @router.get("/jobs/{name}")
     def one_job(request: Request, name: PartyName) -> Response:
@@ -69,7 +69,7 @@ def federation_pages(view_of: ViewOf) -> PageSet:
     @router.get("/jobs/{name}/live")
     def job_changes(request: Request, name: PartyName) -> Response:
         view = view_of(request)
-        return live_response(request, _changes(lambda: (view.job(name), view.log(name).next)), LIVE_SECONDS)
+        return live_response(request, live_changes(lambda: (view.job(name), view.log(name).next)), LIVE_SECONDS)
 
     @router.get("/sites")
     def site_list(request: Request) -> Response:
@@ -82,7 +82,7 @@ def federation_pages(view_of: ViewOf) -> PageSet:
         """Every look is another time at which sites were seen; that alone is no news."""
         view = view_of(request)
         return live_response(
-            request, _changes(lambda: [replace(site, last_seen=0.0) for site in view.sites()]), LIVE_SECONDS
+            request, live_changes(lambda: [replace(site, last_seen=0.0) for site in view.sites()]), LIVE_SECONDS
         )
 
     @router.get("/audit")
@@ -100,7 +100,7 @@ def federation_pages(view_of: ViewOf) -> PageSet:
     return PageSet(links=[NavigationLink(title=title, address=address) for title, address in links], router=router)
 
 
-def _changes(told: Callable[[], Any]) -> Look:
+def live_changes(told: Callable[[], Any]) -> Look:
     seen, version = told(), 0
 
     def look() -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def _lead(view: FederationView) -> str:
     return f"As {one_line(view.viewer)} may see it. {mode}"
 
 
-def _compact(table: str) -> str:
+def compact(table: str) -> str:
     return f'<div class="compact">{table}</div>'
 
 
@@ -146,7 +146,7 @@ def _status(view: FederationView) -> str:
         return paragraph(one_line(refused))
     counts = ", ".join(f"{count:,} {one_line(name)}" for name, count in status.jobs.items()) or "none"
     pieces = [
-        card("Leader", one_line(status.leader), f"since {_minute(status.since)} UTC"),
+        card("Leader", one_line(status.leader), f"since {minute(status.since)} UTC"),
         card("Sites", f"{status.sites:,}", "connected"),
         card("Jobs", f"{sum(status.jobs.values()):,}", counts),
         card("Winnow", one_line(status.winnow_version), "at the server"),
@@ -164,7 +164,7 @@ def _job_table(jobs: Sequence[JobInfo]) -> str:
             one_line(job.status),
             _rounds(job),
             one_line(job.submitter),
-            _minute(job.submitted),
+            minute(job.submitted),
             str(len(job.sites)),
             one_line(job.reason),
         )
@@ -172,7 +172,7 @@ def _job_table(jobs: Sequence[JobInfo]) -> str:
     ]
     folded = range(SHOWN_AT_FIRST, len(rows))
     texts = ("Round", "By", "Submitted (UTC)", "Sites", "Why")
-    return _compact(searchable_table("The latest first.", header, rows, texts=texts, verdicts="State", folded=folded))
+    return compact(searchable_table("The latest first.", header, rows, texts=texts, verdicts="State", folded=folded))
 
 
 def _job_lead(job: JobInfo) -> str:
@@ -182,14 +182,14 @@ def _job_lead(job: JobInfo) -> str:
 def _job(view: FederationView, job: JobInfo) -> str:
     rows = [
         ("Title", one_line(job.title)),
-        ("Submitted by", f"{one_line(job.submitter)}, {one_line(job.organisation)}, {_minute(job.submitted)} UTC"),
+        ("Submitted by", f"{one_line(job.submitter)}, {one_line(job.organisation)}, {minute(job.submitted)} UTC"),
         ("Round", _rounds(job)),
         ("Priority", str(job.priority)),
         ("Sites", one_line(", ".join(job.sites)) or MISSING),
         *((f"{one_line(data)} {one_line(name)}", f"{value:.4f}") for data, name, value in _metrics(job)),
     ]
     absent = [
-        f"{one_line(each.site)} is excluded since {_minute(each.since)} UTC: {one_line(each.reason)}"
+        f"{one_line(each.site)} is excluded since {minute(each.since)} UTC: {one_line(each.reason)}"
         for each in job.absent_sites
     ]
     rejected = [f"{one_line(site)} rejected the job: {one_line(why)}" for site, why in job.rejections.items()]
@@ -224,13 +224,13 @@ def _site_table(view: FederationView, sites: Sequence[SiteInfo]) -> str:
     titles = [*header, *(["Control"] if view.control else [])]
     texts = [title for title in titles if title != "State"]
     folded = range(SHOWN_AT_FIRST, len(rows))
-    return _compact(searchable_table("", titles, rows, texts=texts, verdicts="State", folded=folded))
+    return compact(searchable_table("", titles, rows, texts=texts, verdicts="State", folded=folded))
 
 
 def _site(site: SiteInfo) -> list[TableCell]:
     state = "revoked" if site.revoked else "connected" if site.connected else "not connected"
     free = f"{site.free.cpus:g} CPUs, {site.free.memory_mb:,} MB, {site.free.gpus} GPUs"
-    seen = _minute(site.last_seen)
+    seen = minute(site.last_seen)
     data, jobs = (one_line(", ".join(names)) or MISSING for names in (site.data, site.jobs))
     return [
         one_line(site.site),
@@ -277,7 +277,7 @@ def _audit_table(checked: CheckedAudit) -> str:
     table = searchable_table(
         f"The latest first.{more}", header, rows, texts=header[1:], verdicts="", folded=range(SHOWN_AT_FIRST, len(rows))
     )
-    return bullet_list(map(one_line, [*checked.problems[:20], *checked.unsigned[:20]])) + _compact(table)
+    return bullet_list(map(one_line, [*checked.problems[:20], *checked.unsigned[:20]])) + compact(table)
 
 
 @answer_errors()
@@ -299,7 +299,7 @@ def _rounds(job: JobInfo) -> str:
     return f"{job.round:,}/{job.rounds:,}" if job.rounds else f"{job.round:,}"
 
 
-def _minute(at: float) -> str:
+def minute(at: float) -> str:
     return _time(at, "%Y-%m-%d %H:%M")
 
 

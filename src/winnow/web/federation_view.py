@@ -20,7 +20,7 @@ from winnow.deploy.client.job_progress import LogFormatter
 from winnow.deploy.client.unsigned_requests import FINAL_STATES, ServerRequests
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.wire.messages import JobInfo, LogLine, ServerStatus, SiteInfo
+from winnow.deploy.wire.messages import ApplicationInfo, JobInfo, LogLine, ServerStatus, SiteInfo
 
 KEPT_SECONDS = 1.5
 """How old an answer may be: several tabs ask the server no more often than one."""
@@ -120,6 +120,9 @@ class FederationView:
 
     def sites(self) -> list[SiteInfo]:
         return self._recent("sites", self.requests.sites)
+
+    def applications(self) -> list[ApplicationInfo]:
+        return self._recent("applications", self.requests.applications)
 
     def audit(self) -> CheckedAudit:
         """A server keeps no copy of its own log for each reader; a reader's machine does, to find out another past."""

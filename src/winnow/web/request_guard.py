@@ -14,6 +14,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from winnow.web.login_key import LoginKey
 from winnow.web.sessions import SESSION_SECONDS, TOKEN_BYTES, Session, Sessions, TooMany
 
 MAX_ADDRESS, MAX_BODY = 16_384, 65_536
@@ -72,10 +73,10 @@ class Access:
     """Pages that need no login, by their path."""
 
     @classmethod
-    def loopback(cls, port: int) -> "Access":
+    def loopback(cls, port: int, key: LoginKey | None = None) -> "Access":
         """Cookies know no ports: each server has a name of its own."""
-        names = ("127.0.0.1", "localhost", "[::1]")
-        return cls(hosts=frozenset(f"{name}:{port}" for name in names), cookie=f"winnow-ui-{port}")
+        hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+        return cls(hosts=hosts, cookie=f"winnow-ui-{port}", sessions=Sessions(key=key))
 
     @property
     def origins(self) -> frozenset[str]:

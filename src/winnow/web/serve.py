@@ -11,6 +11,7 @@ import uvicorn
 from winnow.core import ConfigError
 from winnow.web.app import create_app
 from winnow.web.comparison_page import comparison_pages
+from winnow.web.login_key import LoginKey, login_key_path
 from winnow.web.page_layout import PageSet
 from winnow.web.question_list_page import question_list_pages
 from winnow.web.request_guard import Access
@@ -20,10 +21,12 @@ from winnow.web.run_page import run_pages
 from winnow.web.run_reader import RunReader
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.types import ASGIApp
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from winnow.deploy.client.connection import Connection
+    from winnow.deploy.trust.project_owner import ProjectOwner
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 MAX_CONNECTIONS = 200
@@ -43,20 +46,28 @@ def run_page_sets(folders: Sequence[Path]) -> list[PageSet]:
     ]
 
 
-def federation_page_sets(connection: "Connection", *, control: bool) -> list[PageSet]:
-    """The pages about a federation, as the connection's owner may see it."""
+def federation_page_sets(
+    connection: "Connection", *, control: bool, owner: "ProjectOwner | None" = None
+) -> list[PageSet]:
+    """The pages about a federation, as the connection's owner may see it; `owner` has the project's CA."""
+    from winnow.web.application_pages import application_pages  # noqa: PLC0415
     from winnow.web.federation_actions import federation_actions  # noqa: PLC0415 - runs alone need no deployment
     from winnow.web.federation_pages import federation_pages  # noqa: PLC0415
     from winnow.web.federation_view import FederationView, Viewer  # noqa: PLC0415
 
     view = FederationView(connection, Viewer.of(connection.kit), signing=connection, control=control)
-    return [federation_pages(lambda request: view), federation_actions(lambda request: view)]
+
+    def view_of(request: "Request") -> FederationView:
+        return view
+
+    return [federation_pages(view_of), federation_actions(view_of), application_pages(view_of, owner)]
 
 
 def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready: Callable[[str], object]) -> None:
     """Serve until interrupted; `on_ready` is told the address that logs a browser in. Port 0 is any that is free."""
     with _listening(host, port) as listener:
-        access = Access.loopback(listener.getsockname()[1])
+        key = LoginKey(login_key_path(port)) if port else None  # a port by chance is another one next time
+        access = Access.loopback(listener.getsockname()[1], key)
         config = pages_config(create_app(access, page_sets), MAX_CONNECTIONS)
         on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
         with suppress(KeyboardInterrupt):  # which is how it ends

@@ -23,6 +23,8 @@ from winnow.deploy.trust.kit import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import GetPagesAddress
 from winnow.web.app import create_app
+from winnow.web.application_pages import application_pages
+from winnow.web.apply_page import APPLY, COLLECT, apply_pages
 from winnow.web.federation_actions import federation_actions
 from winnow.web.federation_pages import federation_pages
 from winnow.web.federation_view import FederationView, Viewer
@@ -58,16 +60,25 @@ def serve_server_pages(context: PagesContext) -> Iterator[None]:
 
 def server_app(context: PagesContext) -> "LeaderOnly":
     views = PersonViews(context)
+    applying = [apply_pages(context)] if context.config.applications else []
     access = Access(
-        hosts=context.hosts, cookie="__Host-winnow", scheme="https", people=ServerLogin(context), public=_is_public
+        hosts=context.hosts,
+        cookie="__Host-winnow",
+        scheme="https",
+        people=ServerLogin(context),
+        public=_is_public_with_applications if applying else _is_public,
     )
-    app = create_app(access, [federation_pages(views), federation_actions(views)])
-    return LeaderOnly(app, context)
+    pages = [federation_pages(views), federation_actions(views), application_pages(views), *applying]
+    return LeaderOnly(create_app(access, pages), context)
 
 
 def _is_public(path: str) -> bool:
     """Winnow's own style sheet and script, which anybody may have."""
     return path.startswith("/static/")
+
+
+def _is_public_with_applications(path: str) -> bool:
+    return path in (APPLY, COLLECT) or _is_public(path)
 
 
 class PersonViews:

@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from winnow.web.login_key import LoginKey
+
 SESSION_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 100
 """Of one person; a further login ends the oldest."""
 REQUESTS_PER_MINUTE = 1_000
 MAX_STREAMS = 10
+MAX_DIGITS = 15
 TOKEN_BYTES = 16
 """128 bits: nobody guesses them."""
 
@@ -67,13 +70,17 @@ class Session:
 class Sessions:
     """Logins by the secret in their cookie. Only its digest is kept, so looking one up tells nothing by its time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.now = clock
+    def __init__(self, clock: Callable[[], float] = time.time, key: LoginKey | None = None) -> None:
+        """With a `key` that outlives the process, so do logins of one person's own pages."""
+        self.now, self._key = clock, key
         self._sessions: dict[bytes, Session] = {}
 
     def open(self, certificate: bytes = b"", admitted: Callable[[], bool] = lambda: True) -> str:
         """Log in; the secret for the cookie. Where one person has too many, the oldest login ends."""
         secret = secrets.token_urlsafe(2 * TOKEN_BYTES)
+        if self._key is not None:
+            opened = f"{int(self.now())}.{secret}"
+            secret = f"{opened}.{self._key.sign(opened)}"
         own = [digest for digest, session in self._sessions.items() if session.certificate == certificate]
         for digest in own[: max(0, len(own) + 1 - MAX_SESSIONS)]:
             self._end(digest)
@@ -81,14 +88,27 @@ class Sessions:
         return secret
 
     def find(self, secret: str) -> Session | None:
-        session = self._sessions.get(_digest(secret))
+        session = self._sessions.get(_digest(secret)) or self._restored(secret)
         if session is not None and (self.now() - session.opened > SESSION_SECONDS or session.is_over):
-            self.close(secret)
+            self._end(_digest(secret))
             return None
         return session
 
     def close(self, secret: str) -> None:
+        """Log out: neither this nor an earlier login is known to the next process."""
         self._end(_digest(secret))
+        if self._key is not None:
+            self._key.renew()
+
+    def _restored(self, secret: str) -> Session | None:
+        """A login of an earlier process, by its signature."""
+        opened, _, signature = secret.rpartition(".")
+        at = opened.partition(".")[0]
+        if self._key is None or not (at.isascii() and at.isdigit()) or not self._key.signed(opened, signature):
+            return None
+        session = Session(opened=float(at[:MAX_DIGITS]))
+        self._sessions[_digest(secret)] = session
+        return session
 
     def _end(self, digest: bytes) -> None:
         session = self._sessions.pop(digest, None)

@@ -16,15 +16,19 @@ from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
+    ApplicationInfo,
+    ApplicationList,
     AuditPage,
     Blob,
     ControlSite,
+    DecideApplication,
     FollowLog,
     GetJobResult,
     GetStatus,
     JobInfo,
     JobList,
     JobResult,
+    ListApplications,
     ListJobs,
     ListSites,
     LogLine,
@@ -65,6 +69,17 @@ class ServerRequests:
 
     def status(self) -> ServerStatus:
         return self._ask(GetStatus(), ServerStatus)
+
+    def applications(self) -> list[ApplicationInfo]:
+        """Those who applied for a kit, as they signed it."""
+        return self._ask(ListApplications(), ApplicationList).applications
+
+    def refuse_application(self, application: str, reason: str = "") -> str:
+        return self._ask(DecideApplication(application=application, reason=reason), Acknowledgement).note
+
+    def approve_application(self, application: str, package: bytes) -> str:
+        """Hand the server what the applicant may collect: the kit that `ProjectOwner.approve` made."""
+        return self._ask(DecideApplication(application=application, package=package), Acknowledgement).note
 
     def audit_page(self, after: int) -> AuditPage:
         """Entries of the server's audit log after so many, unchecked; `FetchedAudit` checks all of them."""

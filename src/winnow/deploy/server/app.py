@@ -119,7 +119,9 @@ class WinnowServer:
             )
             leading = asyncio.create_task(election.run())
             try:
-                async with pages_served(self._serve_pages, self._pages(links, resources, identify, admit), router):
+                async with pages_served(
+                    self._serve_pages, self._pages(links, resources, identify, admit, router), router
+                ):
                     await _first(stop, leading)
             finally:
                 leading.cancel()
@@ -129,12 +131,23 @@ class WinnowServer:
         log.info("server %s stopped", kit.name)
 
     def _pages(
-        self, links: LoginLinks | None, resources: ServerResources, identify: Identify, admit: Admit
+        self,
+        links: LoginLinks | None,
+        resources: ServerResources,
+        identify: Identify,
+        admit: Admit,
+        router: RequestRouter,
     ) -> PagesContext | None:
         if self.config.ui is None or links is None:
             return None
         return PagesContext(
-            kit=self._kit, config=self.config.ui, links=links, audit=resources.audit, identify=identify, admit=admit
+            kit=self._kit,
+            config=self.config.ui,
+            links=links,
+            audit=resources.audit,
+            identify=identify,
+            admit=admit,
+            store=lambda: None if router.leader is None else router.leader.applications,
         )
 
     def _warm_runner(self) -> WarmRunner:

@@ -62,6 +62,8 @@ class PagesConfig(Settings):
     """HOST:PORT to bind to; TLS with the server's own certificate."""
     address: Annotated[str, AfterValidator(_https)] | None = None
     """https://HOST:PORT under which browsers reach it, where ports are mapped; else the host of the endpoint."""
+    applications: bool = False
+    """Whether strangers may hand in applications for kits here."""
     control: bool = False
     """Whether jobs are aborted, and sites stopped and restarted, from the pages: by those whose role may."""
 

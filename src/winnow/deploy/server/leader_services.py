@@ -10,6 +10,7 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.sandbox.isolation import sandbox_unavailable_reason
+from winnow.deploy.server.application_store import ApplicationStore
 from winnow.deploy.server.audit_reading import AuditReading
 from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.blob_transfers import UPLOAD_EXPIRY_SECONDS, BlobTransfers
@@ -94,6 +95,7 @@ class Leader:
             inboxes=inboxes,
             count_traffic=resources.count_traffic,
         )
+        self.applications = ApplicationStore(fenced=fenced, authority=resources.trust.authority)
         self.commands = UserCommands(
             trust=resources.trust,
             queries=self._queries,
@@ -111,6 +113,7 @@ class Leader:
             ),
             site_control=self.control,
             read_audit=resources.read_audit,
+            applications=self.applications,
         )
         self._heartbeat = config.heartbeat
 

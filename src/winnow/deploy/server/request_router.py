@@ -14,6 +14,7 @@ from winnow.deploy.wire.messages import (
     AbortJob,
     ControlResult,
     ControlSite,
+    DecideApplication,
     DeployResult,
     FetchBlob,
     FollowLog,
@@ -22,6 +23,7 @@ from winnow.deploy.wire.messages import (
     GetStatus,
     GetUploadedSize,
     Hello,
+    ListApplications,
     ListJobs,
     ListSites,
     LogLine,
@@ -134,6 +136,10 @@ class RequestRouter:
                 return await commands.result(peer, request)
             case ReadAudit():
                 return await commands.audit(peer, request)
+            case ListApplications():
+                return await commands.list_applications(peer)
+            case DecideApplication():
+                return await commands.decide(peer, request)
             case OpenLogin():
                 links = self._served_pages()
                 await commands.check_login(peer, request)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from winnow.core import WinnowError
+from winnow.deploy.server.application_store import ApplicationStore
 from winnow.deploy.server.config import PagesConfig
 from winnow.deploy.server.job_log_writer import AuditWriter
 from winnow.deploy.server.login_links import LoginLinks
@@ -38,6 +39,8 @@ class PagesContext:
     audit: AuditWriter
     identify: Identify
     admit: Admit
+    store: Callable[[], ApplicationStore | None]
+    """Of applications; None while this server is not the leader."""
     internal: str = field(default_factory=lambda: f"memory://pages-{uuid4().hex}")
     """Where requests of this process are answered: by the same rules as those from outside."""
 

@@ -164,3 +164,21 @@ class AuditHeadRow(TableBase):
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
     head: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class ApplicationRow(TableBase):
+    """Somebody applies for a kit."""
+
+    __tablename__ = "applications"
+
+    application: Mapped[str] = mapped_column(DIGEST, primary_key=True)
+    """SHA-256 of its content."""
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+    code: Mapped[str] = mapped_column(DIGEST, index=True)
+    """SHA-256 of the code under which the kit is collected."""
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    reason: Mapped[str] = mapped_column(Text)
+    received: Mapped[float] = mapped_column(Float)
+    changed: Mapped[float] = mapped_column(Float)
+    handed_out: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """The kit without its keys, between approval and collection."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from winnow.core import WinnowError
+from winnow.deploy.server.application_store import ApplicationStore
 from winnow.deploy.server.audit_reading import AuditReading
 from winnow.deploy.server.blob_transfers import BlobTransfers
 from winnow.deploy.server.database_reads import Queries
@@ -26,9 +27,11 @@ from winnow.deploy.wire.message_codec import MAX_MESSAGE
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
+    ApplicationList,
     AuditPage,
     Blob,
     ControlSite,
+    DecideApplication,
     FollowLog,
     GetJobResult,
     JobInfo,
@@ -47,6 +50,9 @@ from winnow.deploy.wire.messages import (
 FOLLOW_POLL_SECONDS = 5.0
 """Seconds after which the log of a followed job is read again, even if no change was reported."""
 
+SHOWN_DIGITS = 16
+"""Of an application, in the audit log."""
+
 MESSAGE_OVERHEAD = 4096
 """Bytes of a message around the jobs that it lists."""
 
@@ -62,6 +68,7 @@ class UserCommands:
     submission: JobSubmission
     site_control: SiteControl
     read_audit: AuditReading
+    applications: ApplicationStore
 
     async def authorise(
         self, peer: Peer, command: Command, target: CommandTarget = NO_TARGET, *, audit_rejections_only: bool = False
@@ -188,6 +195,19 @@ class UserCommands:
     async def audit(self, peer: Peer, request: ReadAudit) -> AuditPage:
         await self.authorise(peer, "audit")
         return await asyncio.to_thread(self.read_audit, request.after)
+
+    async def list_applications(self, peer: Peer) -> ApplicationList:
+        await self.authorise(peer, "applications")
+        return ApplicationList(applications=await asyncio.to_thread(self.applications.list))
+
+    async def decide(self, peer: Peer, request: DecideApplication) -> Acknowledgement:
+        await self.authorise(peer, "applications", CommandTarget(name=request.application[:SHOWN_DIGITS]))
+        if request.package:
+            note = await asyncio.to_thread(self.applications.approve, request.application, request.package)
+        else:
+            note = await asyncio.to_thread(self.applications.refuse, request.application, request.reason)
+        await self.job_logs.audit(peer, "application", request.application[:SHOWN_DIGITS], note)
+        return Acknowledgement(note=note)
 
     async def check_login(self, peer: Peer, request: OpenLogin) -> None:
         """A link is for the person who asks for it: a person of this project, by the certificate of the connection."""

@@ -122,6 +122,7 @@ def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
     authority = read_certificate(authority_pem)
     manifest = read_manifest(folder, authority)
     files = {name: _listed(folder, name, digest) for name, digest in manifest.files.items()}
+    files |= {name: _own_key(folder, name) for name in _private_files(manifest) if name not in files}
     _refuse_gaps(folder, manifest)
     certificate = read_certificate(files[CERTIFICATE_FILE])
     peer = check_certificate(certificate, authority, now)
@@ -164,14 +165,29 @@ def _listed(folder: Path, name: str, digest: str) -> bytes:
         raise KitError(
             f"kit {folder} was changed: {name} does not match the signed manifest; ask the project owner for a new kit"
         )
-    if name in PRIVATE_FILES and (folder / name).stat().st_mode & 0o077:
-        raise KitError(f"kit {folder}: {name} is readable by other users; run: chmod 600 {folder / name}")
+    if name in PRIVATE_FILES:
+        _refuse_readable(folder, name)
     return content
 
 
+def _own_key(folder: Path, name: str) -> bytes:
+    """A key that its party made itself, so that nobody could list its digest; it must fit the certificate."""
+    content = _file(folder, name)
+    _refuse_readable(folder, name)
+    return content
+
+
+def _refuse_readable(folder: Path, name: str) -> None:
+    if (folder / name).stat().st_mode & 0o077:
+        raise KitError(f"kit {folder}: {name} is readable by other users; run: chmod 600 {folder / name}")
+
+
+def _private_files(manifest: KitManifest) -> tuple[str, ...]:
+    return PRIVATE_FILES if manifest.kind == "site" else (KEY_FILE,)
+
+
 def _refuse_gaps(folder: Path, manifest: KitManifest) -> None:
-    needed = {KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, PARTY_FILE, ENDPOINTS_FILE}
-    needed |= {SEALING_KEY_FILE} if manifest.kind == "site" else set()
+    needed = {CERTIFICATE_FILE, AUTHORITY_FILE, PARTY_FILE, ENDPOINTS_FILE}
     for name in sorted(needed - manifest.files.keys()):
         raise KitError(
             f"kit {folder} is incomplete: {name} is not listed in {MANIFEST_FILE}; ask the project owner for a new kit"

@@ -1,15 +1,17 @@
 """The files of a kit, made and put in place."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
@@ -46,22 +48,37 @@ def build_kit(
     now: datetime,
     revocations: RevocationList,
 ) -> NewKit:
+    """With new keys: the kit is all that its party needs."""
     key = ec.generate_private_key(ec.SECP256R1())
     sealing_key = X25519PrivateKey.generate() if party.kind == "site" else None
+    private = {KEY_FILE: key_pem(key, NoEncryption())}
+    if sealing_key is not None:
+        private[SEALING_KEY_FILE] = sealing_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     sealing_public = sealing_key.public_key() if sealing_key else None
-    certificate = authority.issue(party, key.public_key(), sealing_public, now, project.validity_days)
+    return build_public_kit(project, party, (key.public_key(), sealing_public), authority, now, revocations, private)
+
+
+def build_public_kit(
+    project: Project,
+    party: ProjectServer | ProjectSite | ProjectPerson,
+    keys: tuple[ec.EllipticCurvePublicKey, X25519PublicKey | None],
+    authority: CertificateAuthority,
+    now: datetime,
+    revocations: RevocationList,
+    private: Mapping[str, bytes] = MappingProxyType({}),
+) -> NewKit:
+    """For these public keys. Without the private ones the kit is complete where those are: at the applicant's."""
+    certificate = authority.issue(party, *keys, now, project.validity_days)
     description = PartyDescription(
         project=project.name, name=party.name, kind=party.kind, organisation=party.organisation, role=party.role
     )
     files = {
-        KEY_FILE: key_pem(key, NoEncryption()),
+        **private,
         CERTIFICATE_FILE: certificate.public_bytes(Encoding.PEM),
         AUTHORITY_FILE: authority.certificate.public_bytes(Encoding.PEM),
         PARTY_FILE: msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n",
         ENDPOINTS_FILE: _encoded(project.endpoints),
     }
-    if sealing_key is not None:
-        files[SEALING_KEY_FILE] = sealing_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     manifest = KitManifest(
         project=project.name,
         name=party.name,

@@ -1,5 +1,6 @@
 """`project.toml`: who takes part in a project."""
 
+import json
 import re
 import tomllib
 from collections import Counter
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from winnow.config.validation_error_message import config_error
 from winnow.core import ConfigError, Settings
 from winnow.deploy.trust.peer_identity import PartyKind, Role
+from winnow.deploy.trust.private_file_writing import write_bytes_atomically
 
 PartyName = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\z")]
 """Safe as the name of a folder, and short enough for a certificate."""
@@ -110,3 +112,22 @@ def read_project(path: Path) -> Project:
         return Project.model_validate(table)
     except ValidationError as error:
         raise config_error(error, str(path), Project, table) from error
+
+
+def add_party(path: Path, party: ProjectSite | ProjectPerson) -> Project:
+    """The project with one more site or person, also in its file: a table at the end, the rest as it was written."""
+    project = read_project(path)
+    if party in project.parties:  # an approval that was interrupted
+        return project
+    if any(party.name.lower() == known.name.lower() for known in project.parties):
+        raise ConfigError(f"{path}: there is a {party.name!r} already; the applicant needs another name")
+    fields = party.model_dump(mode="json")
+    lines = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields.items())
+    before = path.read_text("utf-8")
+    table = "sites" if isinstance(party, ProjectSite) else "people"
+    write_bytes_atomically(path, f"{before.rstrip()}\n\n[[{table}]]\n{lines}".encode(), path.stat().st_mode & 0o777)
+    try:
+        return read_project(path)
+    except ConfigError:  # such as one that lists its parties inline
+        write_bytes_atomically(path, before.encode())
+        raise ConfigError(f"{path}: {party.name!r} cannot be added at its end; add the party by hand") from None

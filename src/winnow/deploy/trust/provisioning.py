@@ -13,13 +13,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from winnow.core import suggest
 from winnow.core.message_decoding import UnreadableError, from_json
+from winnow.deploy.trust.application import Application
 from winnow.deploy.trust.certificate_authority import CA_CERTIFICATE_FILE, CertificateAuthority
 from winnow.deploy.trust.errors import KitError
-from winnow.deploy.trust.kit_builder import build_kit, install_kit, update_endpoints
-from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.trust.kit import CERTIFICATE_FILE
+from winnow.deploy.trust.kit_builder import NewKit, build_kit, build_public_kit, install_kit, update_endpoints
+from winnow.deploy.trust.peer_identity import Peer, read_certificate
+from winnow.deploy.trust.pending_kit import HANDED_OUT
 from winnow.deploy.trust.private_file_writing import hold_lock_file, read_small, write_bytes_atomically
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.revocation_list import REVOKED_FILE, RevocationList
@@ -68,6 +72,19 @@ class Provisioner:
                 yield f"{name} is no longer in the project, but its certificate is valid; revoke it: --revoke {name}"
         yield from self._update_endpoints()
 
+    def issue_for(self, application: Application) -> dict[str, bytes]:
+        """The kit of an applicant who is in the project now, but for the keys, which stay where they were made."""
+        party, issued_to = application.party, self._issued()
+        folder = self.kit(party.name)
+        if party.name in issued_to:
+            if not holds_kit_for(folder, application.key):
+                raise KitError(f"{party.name} has a kit already; the applicant needs another name")
+            return {name: read_small(folder / name) for name in HANDED_OUT}  # an approval that did not arrive
+        keys = (application.key, application.sealing_key)
+        made = build_public_kit(self.project, party, keys, self.authority, self.now, self._revocations())
+        self._install(party, made, issued_to)
+        return made.files | {REVOKED_FILE: read_small(self.ca / REVOKED_FILE)}
+
     def renew(self, name: str) -> Iterator[str]:
         """A new key and certificate. The old certificate stays valid until it expires or is revoked."""
         party = next((party for party in self.project.parties if party.name == name), None)
@@ -95,6 +112,15 @@ class Provisioner:
         self, party: ProjectServer | ProjectSite | ProjectPerson, issued_to: dict[str, IssuedCertificates]
     ) -> Peer:
         made = build_kit(self.project, party, self.authority, self.now, self._revocations())
+        self._install(party, made, issued_to)
+        return Peer.of(made.certificate)
+
+    def _install(
+        self,
+        party: ProjectServer | ProjectSite | ProjectPerson,
+        made: NewKit,
+        issued_to: dict[str, IssuedCertificates],
+    ) -> None:
         earlier = issued_to[party.name].serials if party.name in issued_to else []
         issued_to[party.name] = IssuedCertificates(
             kind=party.kind,
@@ -106,7 +132,6 @@ class Provisioner:
         )
         write_bytes_atomically(self.ca / ISSUED_FILE, msgspec.json.format(msgspec.json.encode(issued_to), indent=2))
         install_kit(self.kit(party.name), made.files | {REVOKED_FILE: read_small(self.ca / REVOKED_FILE)})
-        return Peer.of(made.certificate)
 
     def _status_lines(
         self, party: ProjectServer | ProjectSite | ProjectPerson, issued: IssuedCertificates
@@ -188,3 +213,9 @@ def _begin(ca: Path, project: Project, passphrase: bytes | None, now: datetime) 
 
 def _hosts(party: ProjectServer | ProjectSite | ProjectPerson) -> list[str]:
     return list(party.hosts) if isinstance(party, ProjectServer) else []
+
+
+def holds_kit_for(folder: Path, key: ec.EllipticCurvePublicKey) -> bool:
+    """Whether the kit in this folder was made for this key."""
+    path = folder / CERTIFICATE_FILE
+    return path.is_file() and read_certificate(read_small(path)).public_key() == key

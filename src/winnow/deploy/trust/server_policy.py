@@ -10,8 +10,11 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
 from winnow.deploy.trust.watched_file import WatchedFile
 
-Command: TypeAlias = Literal["status", "sites", "jobs", "logs", "download", "submit", "abort", "control", "audit"]
-"""`control` is to stop or restart a site's agent, `audit` to read the server's audit log.
+Command: TypeAlias = Literal[
+    "status", "sites", "jobs", "logs", "download", "submit", "abort", "control", "audit", "applications"
+]
+"""`control` is to stop or restart a site's agent, `audit` to read the server's audit log, `applications` to see who
+applies for a kit and to decide.
 To clone a job is to download it and to submit it again.
 """
 

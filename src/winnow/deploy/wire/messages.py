@@ -397,6 +397,33 @@ class PagesAddress(WireMessage, frozen=True, kw_only=True):
     url: Text
 
 
+class ListApplications(WireMessage, frozen=True, kw_only=True):
+    """List those who applied for a kit."""
+
+
+class ApplicationInfo(Struct, frozen=True, kw_only=True):
+    application: Digest
+    content: Annotated[bytes, Meta(max_length=MAX_TEXT)]
+    """As the applicant signed it; whoever decides reads it anew."""
+    state: Text
+    """waiting, approved, refused or collected"""
+    reason: Text
+    received: float
+    changed: float
+
+
+class ApplicationList(WireMessage, frozen=True, kw_only=True):
+    applications: list[ApplicationInfo]
+
+
+class DecideApplication(WireMessage, frozen=True, kw_only=True):
+    """Approve an application, with the kit that was made for it; or, without one, refuse it."""
+
+    application: Digest
+    package: Annotated[bytes, Meta(max_length=2**20)] = b""
+    reason: Text = ""
+
+
 class GetJobResult(WireMessage, frozen=True, kw_only=True):
     """Ask what there is to download of a job."""
 
@@ -463,6 +490,8 @@ Request: TypeAlias = (
     | ReadAudit
     | OpenLogin
     | GetPagesAddress
+    | ListApplications
+    | DecideApplication
 )
 Response: TypeAlias = (
     Welcome
@@ -474,6 +503,7 @@ Response: TypeAlias = (
     | JobResult
     | AuditPage
     | PagesAddress
+    | ApplicationList
     | Acknowledgement
     | RequestRefusal
 )
