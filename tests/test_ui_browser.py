@@ -159,7 +159,8 @@ def test_a_new_round_and_a_new_run_appear_by_themselves(browser: Browser, addres
     expect(watched.page.locator("[data-fact=Rounds]")).to_have_text(f"{ROUNDS} of {ROUNDS}")
     points = "document.querySelector('.plot').data[0].x.length"
     before = watched.page.evaluate(points)
-    columns = "[...document.querySelectorAll('.plot')].find(each => each.data?.[0]?.type === 'heatmap')?._fullData[0].x.length"
+    heat_map = "[...document.querySelectorAll('.plot')].find(plot => plot.data?.[0]?.type === 'heatmap')"
+    columns = f"{heat_map}?._fullData[0].x.length"
     selected = watched.page.evaluate(columns)
     chosen, once = np.arange(3), np.ones(3, np.int64)
     with (runs / "live" / "events.jsonl").open("ab") as log:

@@ -58,7 +58,9 @@ class Application:
 
 
 def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    return sha256(_der(key)).hexdigest()
+    """In groups of four, which are read over a telephone."""
+    digits = sha256(_der(key)).hexdigest()
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 def write_application(
