@@ -45,6 +45,7 @@ from winnow.learn.models import ModelSettings
 from winnow.learn.sklearn_models import is_estimator
 from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.user_training_functions import StepFunction, TrainFunction
+from winnow.progress.encoding_display import EncodingDisplay
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
@@ -346,7 +347,7 @@ def _execute(
     with Progress(experiment, console, earlier) as progress:
         return run_experiment(
             experiment,
-            inputs=given.inputs_for(experiment),
+            inputs=replace(given.inputs_for(experiment), on_encoded=EncodingDisplay(console)),
             out=out,
             resume=resume,
             report=report,

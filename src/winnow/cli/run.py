@@ -89,6 +89,7 @@ def run(
         from winnow.experiment.build_training_workflow import RunInputs
         from winnow.experiment.run import run_experiment
         from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
+        from winnow.progress.encoding_display import EncodingDisplay
         from winnow.progress.live_display import Progress
         from winnow.progress.time_breakdown import RoundTimer
 
@@ -101,11 +102,12 @@ def run(
             ensure_downloaded(experiment.data, data)
             earlier = stored_events(folder) if resume else ()
             timer = RoundTimer() if timing else None
-            with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
+            console = None if quiet else stderr_console()
+            with Progress(experiment, console, earlier) as progress:
                 watchers: list[Progress | RoundTimer] = [progress, timer] if timer else [progress]
                 run_experiment(
                     experiment,
-                    inputs=RunInputs(data_directory=data),
+                    inputs=RunInputs(data_directory=data, on_encoded=EncodingDisplay(console)),
                     out=folder,
                     resume=resume,
                     on_start=lambda prepared: [watcher.on_start(prepared) for watcher in watchers],
