@@ -304,7 +304,7 @@ def test_another_label_moves_what_leaves_and_the_top_by_twice_the_clip_at_most()
     for label in (0, 1):
         rows = KeyedRows(keys=tuple("abcdefgh"), y=torch.tensor([label, 0, 1, 0, 1, 0, 1, 1]), classes=2)
         party = LabelParty(plan, rows)
-        party.start_epoch()
+        party.start_epoch(0)
         leaving = party.learn(shown, batch, np.random.default_rng(0))["bank"]
         top = torch.cat([value.detach().flatten() for value in party.modules()["top"].parameters()])
         found.append((leaving.flatten(), top))
@@ -358,7 +358,8 @@ def test_a_server_cannot_have_rows_twice_or_at_will() -> None:
     answer = owners.ask(LEARN, 0, messages={1: shown})
     assert {*answer.peer_messages} == {1}
     assert "step 0 does not follow" in reason(owners.ask(LEARN, 0, messages={1: shown}))
-    assert "does not name the owners" in reason(owners.ask(FORWARD, 1, attempt=3))
+    assert "each with 3 attempts" in reason(owners.ask(FORWARD, 1, attempt=3))
+    assert "has 5 epochs" in reason(owners.ask(FORWARD, 1, epoch=5)), "each would count once more against ε"
     assert "the epoch is not under way" in reason(owners.ask(FORWARD, 1, epoch=1, step=1))
     assert "nothing to learn" in reason(Owners().ask(LEARN, 1))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from winnow.learn.metrics import Metric
     from winnow.questions import fit, intersect, load_fit, query, stats, truth
     from winnow.vertical.split import split
+    from winnow.vertical.transfer import transfer
 
     __version__: str
 
@@ -47,6 +48,7 @@ __all__ = [
     "run_workflow",
     "split",
     "stats",
+    "transfer",
     "trees",
     "truth",
 ]
@@ -72,6 +74,7 @@ _HOMES = {
     "run": "winnow.api",
     "split": "winnow.vertical.split",
     "stats": "winnow.questions",
+    "transfer": "winnow.vertical.transfer",
     "trees": "winnow.questions",
     "truth": "winnow.questions",
 }

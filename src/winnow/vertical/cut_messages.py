@@ -34,8 +34,17 @@ def decode_cut(message: bytes, rows: int, shape: tuple[int, ...] | None = None) 
         raise UnreadableError(f"the numbers at the cut are not those of {rows} rows")
     if shape is not None and told.shape != shape:
         raise UnreadableError("the gradient at the cut does not have the shape of what was sent")
-    values = torch.from_numpy(np.frombuffer(told.values, np.float32).reshape(told.shape).copy())
-    return checked_cut(values, rows, shape)
+    return checked_cut(array_of_bytes(told.values, told.shape), rows, shape)
+
+
+def array_of_bytes(values: bytes, shape: tuple[int, ...]) -> Tensor:
+    """Finite numbers of this shape."""
+    if prod(shape) * 4 != len(values):
+        raise UnreadableError(f"there are {len(values)} bytes for numbers of shape {shape}")
+    array = torch.from_numpy(np.frombuffer(values, np.float32).reshape(shape).copy())
+    if not bool(torch.isfinite(array).all()):
+        raise UnreadableError("the numbers of another owner are not finite")
+    return array
 
 
 def checked_cut(values: Tensor, rows: int, shape: tuple[int, ...] | None = None) -> Tensor:

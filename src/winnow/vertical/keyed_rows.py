@@ -51,6 +51,11 @@ class KeyedRows:
             preprocessing=self.preprocessing,
         )
 
+    def without(self, keys: Sequence[str]) -> "KeyedRows":
+        """All rows but those of these keys."""
+        left = {*keys}
+        return self.ordered([key for key in self.keys if key not in left])
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnerColumns:

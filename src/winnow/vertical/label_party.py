@@ -1,20 +1,20 @@
 """The owner of the labels: the top, the loss, and the gradients that go back."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
-from winnow.core import ConfigError, DataError, ModelError
-from winnow.core.errors import first_line
+from winnow.core import ConfigError, DataError
+from winnow.core.message_decoding import UnreadableError
 from winnow.learn.metric_functions import is_single
 from winnow.learn.metrics import Metric
 from winnow.learn.stack.per_sample_losses import LOSSES, Loss, as_loss
 from winnow.vertical.keyed_rows import KeyedRows
 from winnow.vertical.label_inference import LabelInference
+from winnow.vertical.private_gradients import private_gradients
 from winnow.vertical.split_plan import SplitPlan
 from winnow.vertical.trained_module import TrainedModule
 
@@ -37,7 +37,8 @@ class LabelParty:
         self._inference: LabelInference | None = None
         self._scored: list[tuple[Tensor, Tensor]] = []
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, epoch: int) -> None:
+        """Forget what the last epoch noted."""
         self._losses, self._scored = [], []
         classes = self._rows.classes
         self._inference = None if classes is None or self._y.dim() != 1 else LabelInference(classes)
@@ -57,10 +58,16 @@ class LabelParty:
             leaving.update({name: self._plan.protection.leaving(leaving[name], noise) for name in activations})
         if self._bottom is not None:
             self._bottom.backward(leaving.pop(self._plan.labels))
+        self._note(losses, torch.cat([leaving[name].flatten(1) for name in activations], dim=1), y)
+        return leaving
+
+    def _note(self, losses: Tensor, leaving: Tensor, y: Tensor) -> None:
+        """Keep what the epoch will tell; a step that broke the modules ends it."""
+        if not bool(torch.isfinite(losses).all() and torch.isfinite(leaving).all()):
+            raise UnreadableError("the loss of a batch is not finite; a smaller learning_rate may help")
         self._losses.append(float(losses.mean()))
         if self._inference is not None:
-            self._inference.add(torch.cat([leaving[name].flatten(1) for name in activations], dim=1), y)
-        return leaving
+            self._inference.add(leaving, y)
 
     def score(self, activations: Mapping[str, Tensor], batch: np.ndarray) -> None:
         """Outputs of rows that nobody trains on."""
@@ -137,35 +144,17 @@ class LabelParty:
         self, inputs: tuple[Tensor, ...], y: Tensor, noise: np.random.Generator
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Per-sample gradients of the top's parameters and of the cut, clipped together, with noise on both."""
-        protection, module = self._plan.protection, self._top.module
-        assert protection.clip is not None
-        trained = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+        module = self._top.module
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         loss = self._loss_for(self._top.outputs(*inputs))
 
-        def of_sample(parameters: dict[str, Tensor], sample: tuple[Tensor, ...], label: Tensor) -> tuple[Any, Any]:
-            outputs = functional_call(module, parameters, tuple(each.unsqueeze(0) for each in sample))
-            value = loss(outputs, label.unsqueeze(0)).sum()
-            return value, value.detach()
+        def of_sample(parameters: Mapping[str, Tensor], cut: tuple[Tensor, ...], own: tuple[Tensor, ...]) -> Tensor:
+            return loss(functional_call(module, dict(parameters), cut), *own)
 
-        try:
-            by_sample = vmap(
-                grad(of_sample, argnums=(0, 1), has_aux=True), in_dims=(None, 0, 0), randomness="different"
-            )
-            (of_parameters, of_inputs), losses = by_sample(trained, inputs, y)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ModelError(
-                f"the top has no gradient of single samples, which noise needs: {first_line(error)}"
-            ) from error
-        parts = [*of_parameters.values(), *of_inputs]
-        norms = torch.stack([part.flatten(1).norm(dim=1) for part in parts]).norm(dim=0)
-        scale = protection.clip / norms.clamp(min=protection.clip)
-        sd = protection.noise * protection.clip
-
-        def noisy(values: Tensor) -> Tensor:
-            return (values + torch.from_numpy(sd * noise.standard_normal(values.shape, np.float32))) / len(y)
-
-        self._top.step({name: noisy(torch.tensordot(scale, part, 1)) for name, part in of_parameters.items()})
-        slopes = tuple(noisy(part * scale.view(-1, *[1] * (part.dim() - 1))) for part in of_inputs)
+        losses, of_parameters, slopes = private_gradients(
+            of_sample, trained, inputs, (y,), self._plan.protection, noise
+        )
+        self._top.step(of_parameters)
         return losses, slopes
 
 

@@ -1,17 +1,18 @@
 """Split learning with all owners in this process; a run folder keeps it, and a later call goes on from there."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import tomli_w
 import torch
 from rich.console import Console
 
-from winnow.core import AnyEvent, Population, RoundFinished, RunError, Snapshot, stream
+from winnow.core import AnyEvent, Population, Randomness, RoundFinished, RunError, Snapshot, stream
 from winnow.data.types import AS_GIVEN
 from winnow.fleet import Devices
 from winnow.progress.live_display import NoDisplay, ProgressDisplay, ProgressHeader, ProgressState, display_for
@@ -24,35 +25,35 @@ from winnow.vertical.split_result import SplitResult, TrainedParts
 from winnow.vertical.split_site import STATE, SplitSite
 from winnow.vertical.split_workflow import SplitLearning
 
-KIND = "split-learning"
+RowsOf: TypeAlias = Callable[[int], KeyedRows]
+NameOf: TypeAlias = Callable[[int], str]
+SiteOf: TypeAlias = Callable[[RowsOf, NameOf, Randomness], SplitSite]
 
 
 def simulate_split(
     plan: SplitPlan, parts: Mapping[str, KeyedRows], *, out: Path | None, resume: bool, progress: bool | None
 ) -> SplitResult:
     """Train over these parts; with `out`, in a run folder."""
-    run = SimulatedSplit(plan, parts)
-    view = (
-        run.in_memory(_display(plan, progress)) if out is None else run.in_folder(out, resume, _display(plan, progress))
-    )
-    states = {name: run.store.read(number)[STATE] for number, name in enumerate(plan.owners)}
+    run = SimulatedSplit.of(plan, parts)
+    view = run.finished(out, resume, progress)
     return SplitResult(
         plan=plan,
         size=run.workflow.size,
         view=view,
-        trained=TrainedParts(plan=plan, parts=parts, states=states, middle=run.workflow.middle),
+        trained=TrainedParts(plan=plan, parts=parts, states=run.states(), middle=run.workflow.middle),
     )
 
 
 class SimulatedSplit:
     """The owners of one run."""
 
-    def __init__(self, plan: SplitPlan, parts: Mapping[str, KeyedRows]) -> None:
-        self._plan, self._parts = plan, parts
+    def __init__(
+        self, plan: SplitPlan, parts: Mapping[str, KeyedRows], workflow: SplitLearning, site_of: SiteOf
+    ) -> None:
+        self._plan, self._parts, self.workflow = plan, parts, workflow
         owners = plan.owners
         self.store = StatesByClient()
-        self.workflow = SplitLearning(plan)
-        site = SplitSite(plan, lambda client: parts[owners[client]], lambda client: owners[client], stream)
+        site = site_of(lambda client: parts[owners[client]], lambda client: owners[client], stream)
         sizes = np.array([len(parts[name]) for name in owners], np.int64)
         self._federation = SimulatedFederation(
             site=None,
@@ -62,12 +63,26 @@ class SimulatedSplit:
             store=self.store,
         )
 
+    @classmethod
+    def of(cls, plan: SplitPlan, parts: Mapping[str, KeyedRows]) -> Self:
+        """For split learning itself."""
+        return cls(plan, parts, SplitLearning(plan), partial(SplitSite, plan))
+
+    def states(self) -> dict[str, Mapping[str, Any]]:
+        """What each owner keeps."""
+        return {name: self.store.read(number)[STATE] for number, name in enumerate(self._plan.owners)}
+
+    def finished(self, out: Path | None, resume: bool, progress: bool | None) -> RunView:
+        """Train to the end; with `out`, in a run folder."""
+        display = _display(self._plan, progress)
+        return self.in_memory(display) if out is None else self.in_folder(out, resume, display)
+
     @property
     def _label(self) -> RunLabel:
         return RunLabel(
-            name="split learning",
-            algorithm=KIND,
-            kind=KIND,
+            name=self._plan.title,
+            algorithm=self._plan.kind,
+            kind=self._plan.kind,
             seed=self._plan.seed,
             metric=self._plan.metric.name,
             lower_is_better=self._plan.metric.lower_is_better,
@@ -136,16 +151,13 @@ class SimulatedSplit:
     def _config(self) -> str:
         plan = self._plan
         protection = {name: value for name, value in vars(plan.protection).items() if value is not None}
-        named = ("optimiser", "learning_rate", "momentum", "weight_decay", "epochs", "batch_size", "test", "pipeline",
-                 "minimum", "seed")  # fmt: skip
-        settings: dict[str, Any] = {name: getattr(plan, name) for name in named}
-        modules = {**{f"bottom of {name}": str(each) for name, each in plan.bottoms.items()}, "top": str(plan.top)}
+        settings: dict[str, Any] = {name: getattr(plan, name) for name in plan.setting_names}
+        first, second = plan.words
+        modules = {**{f"{first} of {name}": str(each) for name, each in plan.bottoms.items()}, second: str(plan.top)}
         if plan.middle is not None:
             modules["middle, at the server"] = str(plan.middle)
-        return tomli_w.dumps(
-            {"split": {"labels": plan.labels, **settings, "protection": protection, "modules": modules}},
-            multiline_strings=True,
-        )
+        section = {"labels": plan.labels, **settings, "protection": protection, "modules": modules}
+        return tomli_w.dumps({plan.kind.removesuffix("-learning"): section}, multiline_strings=True)
 
     def _conditions(self) -> dict[str, Any]:
         owners = self._plan.owners
@@ -177,9 +189,9 @@ def _display(plan: SplitPlan, progress: bool | None) -> ProgressDisplay:
     if progress is False or (progress is None and not (sys.stderr.isatty() or console.is_jupyter)):
         return NoDisplay()
     header = ProgressHeader(
-        title=f"split learning · {', '.join(plan.owners)}",
+        title=f"{plan.title} · {', '.join(plan.owners)}",
         metric=plan.metric.name,
-        rounds=plan.epochs + 1,
+        rounds=plan.rounds,
         lower_is_better=plan.metric.lower_is_better,
         devices=False,
     )

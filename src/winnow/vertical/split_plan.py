@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,14 @@ class SplitPlan:
 
     With `middle` it meets at the server instead, and `top` is what follows the middle (the U shape).
     """
+
+    kind: ClassVar[str] = "split-learning"
+    words: ClassVar[tuple[str, str]] = ("bottom", "top")
+    """What modules of the first and second kind are called."""
+    setting_names: ClassVar[tuple[str, ...]] = (
+        "optimiser", "learning_rate", "momentum", "weight_decay", "epochs", "batch_size", "test", "pipeline", "minimum",
+        "seed",
+    )  # fmt: skip
 
     bottoms: Mapping[str, nn.Module]
     top: nn.Module
@@ -63,6 +71,15 @@ class SplitPlan:
             raise ConfigError(f"{self.labels} has features and labels; split learning needs a second owner or a middle")
         if self.pipeline not in (1, 2):
             raise ConfigError(f"pipeline is {self.pipeline}; it must be 1 or 2")
+
+    @property
+    def title(self) -> str:
+        return self.kind.replace("-", " ")
+
+    @property
+    def rounds(self) -> int:
+        """The common keys are a round as well."""
+        return self.epochs + 1
 
     @property
     def owners(self) -> tuple[str, ...]:

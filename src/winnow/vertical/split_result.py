@@ -90,7 +90,7 @@ class SplitResult:
     @classmethod
     def of(cls, plan: SplitPlan, workflow: SplitLearning, events: Iterable[AnyEvent]) -> Self:
         """Of a job, whose modules stay with their owners."""
-        label = RunLabel(name="split learning", algorithm="split-learning", seed=plan.seed, metric=plan.metric.name)
+        label = RunLabel(name=plan.title, algorithm=plan.kind, seed=plan.seed, metric=plan.metric.name)
         return cls(plan=plan, size=workflow.size, view=RunView(label=label, log=list(events)))
 
     @property
@@ -145,7 +145,7 @@ class SplitResult:
 
     def __str__(self) -> str:
         lines = [
-            f"Split learning over {self.size:,} common rows of {', '.join(self.plan.owners)}: "
+            f"{self.plan.title.capitalize()} over {self.size:,} common rows of {', '.join(self.plan.owners)}: "
             f"{self.plan.metric.name} {self.score:.4f} after {self.plan.epochs} epochs"
         ]
         lines.extend(self._inferred())

@@ -29,7 +29,7 @@ ALIGN, FORWARD, LEARN, SHOW, SCORE, KEEP = (
 VOLATILE = frozenset({FORWARD, LEARN, SHOW, SCORE})
 """Their replies belong to a session in memory."""
 
-STATE, KEYS, CUT = "split", "keys", "cut"
+STATE, KEYS, EPOCHS, CUT = "split", "keys", "epochs", "cut"
 MAX_ATTEMPTS = 3
 """Times that an epoch may begin: each shows gradients of every row once."""
 
@@ -45,6 +45,19 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class SplitError(WinnowError):
     """A task that this site does not answer, and why."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptState:
+    """What an owner keeps between epochs: the common keys, how many epochs are over, and its modules."""
+
+    keys: list[str]
+    epochs: int
+    arrays: Mapping[str, Tensor]
+
+    def of(self, prefix: str) -> dict[str, Tensor]:
+        """The arrays of one part."""
+        return {name.removeprefix(prefix): value for name, value in self.arrays.items() if name.startswith(prefix)}
 
 
 @dataclass(kw_only=True)
@@ -102,7 +115,7 @@ class SplitSite:
         }
         return {
             **self._intersection.handlers(),
-            **{name: _each(step) for name, step in steps.items()},
+            **{name: answered_one_by_one(step) for name, step in steps.items()},
         }
 
     def _found(self, client: int, identifiers: Sequence[str]) -> None:
@@ -121,7 +134,7 @@ class SplitSite:
         if len(common) < self._plan.minimum:
             raise SplitError(f"owners have {len(common)} keys in common; {self._plan.minimum} are the least")
         session = self._new_session(owner, common, request)
-        return Reply(task=task, new_client_state=_state(session))
+        return Reply(task=task, new_client_state=_state(session, epochs=0))
 
     def _forward(self, task: Task) -> Reply:
         """Learn from the gradient of an earlier batch, and show the next one's activations."""
@@ -178,7 +191,7 @@ class SplitSite:
             raise SplitError("the epoch is not under way at this site; it has to begin again")
         self._on_trained(session.modules())
         metrics = {} if session.label_party is None else session.label_party.metrics()
-        return Reply(task=task, metrics=metrics, new_client_state=_state(session))
+        return Reply(task=task, metrics=metrics, new_client_state=_state(session, epochs=request.epoch + 1))
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
@@ -188,8 +201,10 @@ class SplitSite:
             request = msgspec.convert(task.settings, StepRequest)
         except msgspec.ValidationError as error:
             raise SplitError(f"the task cannot be read: {error}") from error
-        if {*request.owners} != {*self._plan.owners} or not 0 <= request.attempt < MAX_ATTEMPTS:
+        if {*request.owners} != {*self._plan.owners}:
             raise SplitError("the task does not name the owners of the program")
+        if not (0 <= request.epoch < self._plan.epochs and 0 <= request.attempt < MAX_ATTEMPTS):
+            raise SplitError(f"the program has {self._plan.epochs} epochs, each with {MAX_ATTEMPTS} attempts")
         for name, number in request.owners.items():
             if self._name_of(number) != name:
                 raise SplitError(f"client {number} of this job is not {name}")
@@ -213,26 +228,30 @@ class SplitSite:
 
     def _restored(self, task: Task, request: StepRequest, owner: str) -> _Session:
         """The session of an epoch, from what this site kept."""
+        held = self._kept(task)
+        told = owner == self._plan.labels and self._plan.protection.noise > 0
+        if told and not self._begin_epoch(task.client, request.epoch, request.attempt):
+            raise SplitError("the gradients of this epoch have been shown before")
+        session = self._new_session(owner, held.keys, request)
+        for prefix, part in (("bottom.", session.bottom), ("labels.", session.label_party)):
+            if part is not None:
+                part.restore(held.of(prefix))
+        return session
+
+    def _kept(self, task: Task) -> KeptState:
         held = task.client_state.get(STATE)
         if held is None:
             raise SplitError("this site keeps nothing of this job; it has to begin with the keys in common")
         keys = msgspec.msgpack.decode(bytes(torch.as_tensor(held[KEYS]).numpy()), type=list[str])
-        told = owner == self._plan.labels and self._plan.protection.noise > 0
-        if told and not self._begin_epoch(task.client, request.epoch, request.attempt):
-            raise SplitError("the gradients of this epoch have been shown before")
-        session = self._new_session(owner, keys, request)
-        arrays = {name: torch.as_tensor(held[name]) for name in held if name != KEYS}
-        for prefix, part in (("bottom.", session.bottom), ("labels.", session.label_party)):
-            if part is not None:
-                part.restore({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
-        return session
+        arrays = {name: torch.as_tensor(held[name]) for name in held if name not in (KEYS, EPOCHS)}
+        return KeptState(keys=keys, epochs=int(held[EPOCHS]), arrays=arrays)
 
     def _new_session(self, owner: str, keys: Sequence[str], request: StepRequest) -> _Session:
-        plan, rows = self._plan, self._rows(request.owners[owner]).ordered(keys)
-        order = plan.rows(len(keys))
-        label_party = LabelParty(plan, rows) if owner == plan.labels else None
+        plan, held = self._plan, self._rows(request.owners[owner])
+        rows, order = held.ordered(keys), plan.rows(len(keys))
+        label_party = self._label_party(rows, held) if owner == plan.labels else None
         if label_party is not None:
-            label_party.start_epoch()
+            label_party.start_epoch(request.epoch)
         return _Session(
             epoch=request.epoch,
             attempt=request.attempt,
@@ -243,6 +262,10 @@ class SplitSite:
             bottom=TrainedModule(plan.bottoms[owner], plan, owner) if owner in plan.senders else None,
             label_party=label_party,
         )
+
+    def _label_party(self, rows: KeyedRows, held: KeyedRows) -> LabelParty:
+        """Of the common rows; `held` are all that the owner has."""
+        return LabelParty(self._plan, rows)
 
     # What travels -----------------------------------------------------------------------------------------------------
 
@@ -255,7 +278,7 @@ class SplitSite:
     def _activations(self, task: Task, request: StepRequest, rows: int) -> dict[str, Tensor]:
         if self._plan.middle is not None:
             return {CUT: checked_cut(torch.as_tensor(_array(task.payload, "activations")), rows)}
-        return {name: decode_cut(_message(task, request.owners[name], name), rows) for name in self._plan.senders}
+        return {name: decode_cut(peer_message(task, request.owners[name], name), rows) for name in self._plan.senders}
 
     def _gradient(self, task: Task, session: _Session, request: StepRequest) -> Tensor | None:
         """The gradient of the oldest batch that waits for one, if this step brings it."""
@@ -268,10 +291,10 @@ class SplitSite:
         shape = session.shapes.pop(0)
         if self._plan.middle is not None:
             return checked_cut(torch.as_tensor(_array(task.payload, "gradient")), shape[0], shape)
-        return decode_cut(_message(task, number, self._plan.labels), shape[0], shape)
+        return decode_cut(peer_message(task, number, self._plan.labels), shape[0], shape)
 
 
-def _each(step: Callable[[Task], Reply]) -> Handler[Any]:
+def answered_one_by_one(step: Callable[[Task], Reply]) -> Handler[Any]:
     def answered(tasks: Sequence[Task], site: Any) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for task in tasks:
@@ -284,7 +307,7 @@ def _each(step: Callable[[Task], Reply]) -> Handler[Any]:
     return answered
 
 
-def _message(task: Task, sender: int, name: str) -> bytes:
+def peer_message(task: Task, sender: int, name: str) -> bytes:
     if sender not in task.peer_messages:
         raise UnreadableError(f"a message of {name} is missing")
     return task.peer_messages[sender]
@@ -307,8 +330,8 @@ def _x(session: _Session, batch: np.ndarray) -> Tensor:
     return session.rows.x[torch.from_numpy(batch)]
 
 
-def _state(session: _Session) -> Mapping[str, Mapping[str, Tensor]]:
-    held = {KEYS: session.keys}
+def _state(session: _Session, epochs: int) -> Mapping[str, Mapping[str, Tensor]]:
+    held = {KEYS: session.keys, EPOCHS: torch.tensor(epochs)}
     for prefix, part in (("bottom.", session.bottom), ("labels.", session.label_party)):
         if part is not None:
             held.update({f"{prefix}{name}": value for name, value in part.arrays().items()})

@@ -21,7 +21,7 @@ PeerMessages: TypeAlias = Mapping[int, Mapping[int, bytes]]
 Arrays: TypeAlias = Mapping[str, Any]
 
 
-class _EpochError(Exception):
+class EpochError(Exception):
     """An owner did not answer a step: the epoch begins again, from what owners kept."""
 
     def __init__(self, failure: Failure) -> None:
@@ -50,6 +50,11 @@ class SplitLearning:
             yield from self._align(federation)
         while self.round - 1 < self._plan.epochs:
             yield self._epoch(federation)
+        yield from self._after_epochs(federation)
+
+    def _after_epochs(self, federation: Federation) -> Iterator[AnyEvent]:
+        """What a workflow of its own does with what has been learnt."""
+        return iter(())
 
     def snapshot(self) -> Snapshot:
         arrays = {} if self._middle is None else self._middle.arrays()
@@ -77,21 +82,21 @@ class SplitLearning:
         if self.size < self._plan.minimum:
             raise ConfigError(f"owners have {self.size} keys in common; {self._plan.minimum} are the least")
         self.round = 1
-        ask = _Asking(federation, self._numbers, self.round, 0, 0)
+        ask = Asking(federation, self._numbers, self.round, 0, 0)
         try:
             replies = ask.all([ask.task(ALIGN, name, 0) for name in self._plan.owners])
-        except _EpochError as error:
+        except EpochError as error:
             raise self._site_error(error.failure) from None
         yield self._ended(federation, replies, {})
 
     def _epoch(self, federation: Federation) -> RoundFinished:
         epoch, before = self.round - 1, None if self._middle is None else self._middle.arrays()
         for attempt in range(MAX_ATTEMPTS):
-            ask = _Asking(federation, self._numbers, self.round + 1, epoch, attempt)
+            ask = Asking(federation, self._numbers, self.round + 1, epoch, attempt)
             try:
                 replies = self._steps(ask)
                 break
-            except _EpochError as error:
+            except EpochError as error:
                 if attempt == MAX_ATTEMPTS - 1:
                     raise self._site_error(error.failure) from None
                 if self._middle is not None and before is not None:
@@ -100,7 +105,7 @@ class SplitLearning:
         told = next(reply for reply in replies if reply.task.client == self._numbers[self._plan.labels])
         return self._ended(federation, replies, told.metrics)
 
-    def _steps(self, ask: "_Asking") -> Sequence[Reply]:
+    def _steps(self, ask: "Asking") -> Sequence[Reply]:
         order = self._plan.rows(self.size)
         sizes = [len(order.of_step(order.trained, step)) for step in range(order.steps)]
         if self._plan.pipeline == 1:
@@ -110,7 +115,7 @@ class SplitLearning:
         self._score(ask, order)
         return ask.all([ask.task(KEEP, name, 0) for name in self._plan.owners], _metrics_fault)
 
-    def _one_by_one(self, ask: "_Asking", sizes: Sequence[int]) -> None:
+    def _one_by_one(self, ask: "Asking", sizes: Sequence[int]) -> None:
         gradients = _NOTHING
         for step in range(len(sizes) + 1):
             shown = ask.all(self._forward(ask, step, gradients))
@@ -118,7 +123,7 @@ class SplitLearning:
                 learnt = ask.all([self._learn(ask, step, self._activations(shown, sizes[step], train=True))])
                 gradients = self._gradients(learnt, sizes[step])
 
-    def _overlapping(self, ask: "_Asking", sizes: Sequence[int]) -> None:
+    def _overlapping(self, ask: "Asking", sizes: Sequence[int]) -> None:
         """While labels' owner learns from a batch, the others show the next."""
         activations = gradients = _NOTHING
         for tick in range(len(sizes) + 2):
@@ -132,7 +137,7 @@ class SplitLearning:
             gradients = self._gradients(learnt, sizes[tick - 1]) if learns else _NOTHING
             activations = self._activations(shown, sizes[tick], train=True) if tick < len(sizes) else _NOTHING
 
-    def _score(self, ask: "_Asking", order: RowOrder) -> None:
+    def _score(self, ask: "Asking", order: RowOrder) -> None:
         for batch in range(order.scored_batches):
             shown = ask.all([ask.task(SHOW, name, batch) for name in self._plan.senders])
             carried = self._activations(shown, len(order.scored(batch)), train=False)
@@ -140,27 +145,27 @@ class SplitLearning:
 
     # What is carried --------------------------------------------------------------------------------------------------
 
-    def _forward(self, ask: "_Asking", step: int, gradients: "_Carried") -> list[Task]:
+    def _forward(self, ask: "Asking", step: int, gradients: "Carried") -> list[Task]:
         return [ask.carrying(FORWARD, name, step, gradients) for name in self._plan.senders]
 
-    def _learn(self, ask: "_Asking", step: int, activations: "_Carried") -> Task:
+    def _learn(self, ask: "Asking", step: int, activations: "Carried") -> Task:
         return ask.carrying(LEARN, self._plan.labels, step, activations)
 
-    def _activations(self, shown: Sequence[Reply], rows: int, *, train: bool) -> "_Carried":
+    def _activations(self, shown: Sequence[Reply], rows: int, *, train: bool) -> "Carried":
         """For the owner of the labels; what the middle makes of them, where there is one."""
         if self._middle is None:
-            return _Carried(messages=peer_messages(shown))
+            return Carried(messages=peer_messages(shown))
         by_client = {reply.task.client: reply for reply in shown}
         inputs = [_cut(by_client[self._numbers[name]], "activations", rows) for name in self._plan.senders]
         outputs = self._middle.forward(*inputs) if train else self._middle.outputs(*inputs)
-        return _Carried(arrays={self._numbers[self._plan.labels]: {"activations": outputs}})
+        return Carried(arrays={self._numbers[self._plan.labels]: {"activations": outputs}})
 
-    def _gradients(self, learnt: Sequence[Reply], rows: int) -> "_Carried":
+    def _gradients(self, learnt: Sequence[Reply], rows: int) -> "Carried":
         if self._middle is None:
-            return _Carried(messages=peer_messages(learnt))
+            return Carried(messages=peer_messages(learnt))
         slopes = self._middle.backward(_cut(learnt[0], "gradient", rows))
         to = (self._numbers[name] for name in self._plan.senders)
-        return _Carried(arrays={client: {"gradient": slope} for client, slope in zip(to, slopes, strict=True)})
+        return Carried(arrays={client: {"gradient": slope} for client, slope in zip(to, slopes, strict=True)})
 
     # Outcomes ---------------------------------------------------------------------------------------------------------
 
@@ -192,17 +197,17 @@ def _numbers(owners: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     return {name: names.index(name) for name in owners}
 
 
-class _Carried:
+class Carried:
     """What tasks bring to their clients: messages that the server cannot read, or arrays of the U shape."""
 
     def __init__(self, *, messages: PeerMessages | None = None, arrays: Mapping[int, Arrays] | None = None) -> None:
         self.messages, self.arrays = messages or {}, arrays or {}
 
 
-_NOTHING = _Carried()
+_NOTHING = Carried()
 
 
-class _Asking:
+class Asking:
     """Tasks of one epoch. Every owner is needed: if one fails, the epoch does."""
 
     def __init__(
@@ -214,7 +219,7 @@ class _Asking:
     def task(self, name: str, owner: str, step: int) -> Task:
         return self.carrying(name, owner, step, _NOTHING)
 
-    def carrying(self, name: str, owner: str, step: int, carried: _Carried) -> Task:
+    def carrying(self, name: str, owner: str, step: int, carried: Carried) -> Task:
         client = self._numbers[owner]
         settings = {"owners": dict(self._numbers), "epoch": self._epoch, "attempt": self._attempt, "step": step}
         return Task(
@@ -231,7 +236,7 @@ class _Asking:
         outcomes = [reject_faulty(outcome, fault) for outcome in wait(send(self._federation, *tasks))]
         for outcome in outcomes:
             if isinstance(outcome, Failure):
-                raise _EpochError(outcome)
+                raise EpochError(outcome)
         return [outcome for outcome in outcomes if isinstance(outcome, Reply)]
 
 
@@ -240,7 +245,7 @@ def _cut(reply: Reply, name: str, rows: int) -> Tensor:
     try:
         return checked_cut(torch.as_tensor(reply.payload[CUT][name]), rows)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise _EpochError(Failure(task=reply.task, stage=reply.task.name, reason=str(error))) from None
+        raise EpochError(Failure(task=reply.task, stage=reply.task.name, reason=str(error))) from None
 
 
 def _metrics_fault(reply: Reply) -> str | None:

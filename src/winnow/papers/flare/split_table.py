@@ -148,7 +148,7 @@ def _trained_apart(plan: SplitPlan, x: Tensor, y: Tensor) -> tuple[float, float]
         IMAGES: KeyedRows(keys=keys, x=x),
     }
     score, stamps = 0.0, list[float]()
-    for event in SimulatedSplit(plan, parts).events():
+    for event in SimulatedSplit.of(plan, parts).events():
         stamps.append(time.perf_counter())
         if isinstance(event, RoundFinished) and REFERENCE in event.metrics:
             score = event.metrics[REFERENCE][plan.metric.name]
