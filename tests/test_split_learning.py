@@ -23,7 +23,7 @@ from winnow.vertical.cut_protection import CutProtection
 from winnow.vertical.keyed_rows import KeyedRows, OwnerColumns, keyed_rows
 from winnow.vertical.label_party import LabelParty
 from winnow.vertical.split_plan import SplitPlan
-from winnow.vertical.split_site import ALIGN, FORWARD, LEARN, SplitSite
+from winnow.vertical.split_site import ALIGN, FORWARD, KEEP, LEARN, SplitSite
 from winnow.vertical.split_workflow import SplitLearning
 
 
@@ -222,6 +222,7 @@ def test_tables_with_text_are_matched_by_key_and_the_labels_owner_may_have_featu
         ({"epochs": 0}, "epochs is 0"),
         ({"test": 1.0}, "test is 1"),
         ({"top": nn.Linear(3, 1)}, "the module of insurer (top) does not accept its inputs"),
+        ({"learning_rate": 1e30}, "a smaller learning_rate may help"),
         ({"parts": {"bank": 3, "insurer": 4}}, "pass a frame, a file, or (keys, array), not int"),
     ],
 )
@@ -362,6 +363,8 @@ def test_a_server_cannot_have_rows_twice_or_at_will() -> None:
     assert "has 5 epochs" in reason(owners.ask(FORWARD, 1, epoch=5)), "each would count once more against ε"
     assert "the epoch is not under way" in reason(owners.ask(FORWARD, 1, epoch=1, step=1))
     assert "nothing to learn" in reason(Owners().ask(LEARN, 1))
+    assert "the epoch is not complete" in reason(owners.ask(KEEP, 0))
+    assert "the epoch is not complete" in reason(owners.ask(KEEP, 1))
 
 
 def test_activations_go_to_nobody_but_the_owner_of_the_labels() -> None:

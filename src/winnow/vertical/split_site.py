@@ -75,6 +75,16 @@ class _Session:
     steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys((FORWARD, LEARN, SHOW, SCORE), 0))
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     """Of activations whose gradients are still to come."""
+    failed: bool = False
+    """A step was begun and not ended: what modules are now is nobody's."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every step of the epoch has been taken, and every test row scored."""
+        steps, order = self.steps, self.order
+        shown = self.bottom is None or (steps[FORWARD] > order.steps and not self.bottom.batches_under_way)
+        scored = (steps[LEARN], steps[SCORE]) == (order.steps, order.scored_batches)
+        return not self.failed and shown and (self.label_party is None or scored)
 
     def modules(self) -> dict[str, nn.Module]:
         found = {} if self.label_party is None else self.label_party.modules()
@@ -115,8 +125,23 @@ class SplitSite:
         }
         return {
             **self._intersection.handlers(),
-            **{name: answered_one_by_one(step) for name, step in steps.items()},
+            **{name: answered_one_by_one(self._noting_failure(step)) for name, step in steps.items()},
         }
+
+    def _noting_failure(self, step: Callable[[Task], Reply]) -> Callable[[Task], Reply]:
+        """A step that fails halfway ends the epoch: no later one may build on it, and nothing of it is kept."""
+
+        def noted(task: Task) -> Reply:
+            try:
+                return step(task)
+            except SplitError:
+                raise  # refused before anything happened
+            except Exception:
+                if (session := self._sessions.get(task.client)) is not None:
+                    session.failed = True
+                raise
+
+        return noted
 
     def _found(self, client: int, identifiers: Sequence[str]) -> None:
         self._common[client] = sorted(identifiers)
@@ -189,6 +214,8 @@ class SplitSite:
         session = self._sessions.get(task.client)
         if session is None or (session.epoch, session.attempt) != (request.epoch, request.attempt):
             raise SplitError("the epoch is not under way at this site; it has to begin again")
+        if not session.is_complete:
+            raise SplitError("the epoch is not complete at this site")
         self._on_trained(session.modules())
         metrics = {} if session.label_party is None else session.label_party.metrics()
         return Reply(task=task, metrics=metrics, new_client_state=_state(session, epochs=request.epoch + 1))
@@ -221,6 +248,8 @@ class SplitSite:
         elif not same:
             raise SplitError("the epoch is not under way at this site; it has to begin again")
         assert session is not None
+        if session.failed:
+            raise SplitError("a step of this epoch failed; it has to begin again")
         if session.steps[kind] != request.step or request.step > session.order.steps + self._plan.pipeline:
             raise SplitError(f"step {request.step} does not follow; step {session.steps[kind]} is next")
         session.steps[kind] += 1
