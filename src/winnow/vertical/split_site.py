@@ -48,7 +48,7 @@ class SplitError(WinnowError):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KeptState:
+class KeptEpochs:
     """What an owner keeps between epochs: the common keys, how many epochs are over, and its modules."""
 
     keys: list[str]
@@ -267,13 +267,13 @@ class SplitSite:
                 part.restore(held.of(prefix))
         return session
 
-    def _kept(self, task: Task) -> KeptState:
+    def _kept(self, task: Task) -> KeptEpochs:
         held = task.client_state.get(STATE)
         if held is None:
             raise SplitError("this site keeps nothing of this job; it has to begin with the keys in common")
         keys = msgspec.msgpack.decode(bytes(torch.as_tensor(held[KEYS]).numpy()), type=list[str])
         arrays = {name: torch.as_tensor(held[name]) for name in held if name not in (KEYS, EPOCHS)}
-        return KeptState(keys=keys, epochs=int(held[EPOCHS]), arrays=arrays)
+        return KeptEpochs(keys=keys, epochs=int(held[EPOCHS]), arrays=arrays)
 
     def _new_session(self, owner: str, keys: Sequence[str], request: StepRequest) -> _Session:
         plan, held = self._plan, self._rows(request.owners[owner])
