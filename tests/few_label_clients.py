@@ -67,7 +67,7 @@ def changed(how: Any, purpose: str, x: Tensor, client: int, step: int, width: in
     """As for a whole batch of this width, whose padding changes nothing."""
     keys = client_keys(5, [client], purpose, 2)
     filled = torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])])
-    return how(filled, SampleDraws.of_clients(keys, width, step))[: len(x)]
+    return how(filled, SampleDraws.of_clients(keys, width, range(step, step + 1)))[: len(x)]
 
 
 def assert_cohort(result: LocalResult, by_hand: list[dict[str, Tensor]]) -> None:

@@ -166,7 +166,7 @@ def test_a_rule_may_bring_its_own_loss(way: str) -> None:
 
 def test_draws_are_a_samples_own() -> None:
     keys = client_keys(3, [4, 9], "weak", 1)
-    both, alone = SampleDraws.of_clients(keys, 1000, 2), SampleDraws.of_clients(keys[1:], 1000, 2)
+    both, alone = (SampleDraws.of_clients(k, 1000, range(2, 3)) for k in (keys, keys[1:]))
     numbers = both.uniform(2)
     assert torch.equal(numbers[1000:], alone.uniform(2)), "whoever else is there"
     assert not torch.equal(numbers, both.uniform(2))

@@ -51,7 +51,7 @@ def by_hand(start: ExtendedModel, data: TensorData, client: int, *, images: bool
         optimiser.zero_grad()
         loss = functional.cross_entropy(projected(online, one) @ centres.T / 0.2, goal)
         if images:
-            draws = SampleDraws.of_clients(client_keys(5, [client], "turn", 2), 8, step).uniform()
+            draws = SampleDraws.of_clients(client_keys(5, [client], "turn", 2), 8, range(step, step + 1)).uniform()
             turns = (4 * draws[: len(rows), 0]).long()
             turned = torch.stack([torch.rot90(image, int(k), (1, 2)) for image, k in zip(one, turns, strict=True)])
             loss = loss + functional.cross_entropy(online.beside.turn(projected(online, turned)), turns)

@@ -61,7 +61,7 @@ class ByolGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         (batch,) = batches
-        one, other = (view(batch.x, at.draws(name, batch)) for name in ("first view", "second view"))
+        one, other = (at.changed(view, name, batch) for name in ("first view", "second view"))
         gradients, loss = self._one_way(at, parameters, batch, one, other)
         further, back = self._one_way(at, parameters, batch, other, one)
         return added(gradients, further), loss + back

@@ -44,7 +44,7 @@ class FedXGradient(GradientRule):
     ) -> tuple[list[Tensor], Tensor]:
         (batch,) = batches
         gradients, loss = self.base(at, parameters, batches)
-        one, other = (view(batch.x, at.draws(name, batch)) for name in ("first view", "second view"))
+        one, other = (at.changed(view, name, batch) for name in ("first view", "second view"))
         for prefix, contrast in ((GLOBAL, 1.0), ("", 0.0)):
             z, refs = (self._projection(average_outputs(at, batch, x, prefix)) for x in (one, other))
             goals = _packed(batch, z, refs)

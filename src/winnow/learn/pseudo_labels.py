@@ -75,6 +75,6 @@ class AugmentedGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         (labelled,) = batches
-        changed = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
+        changed = labelled._replace(x=at.changed(weak, "weak labelled", labelled))
         gradients, losses = at.gradients(parameters, changed)
         return clipped(gradients, self.clip), mean_loss(labelled, losses)

@@ -26,11 +26,11 @@ class SampleDraws:
         self._keys, self._drawn = keys, 0
 
     @classmethod
-    def of_clients(cls, clients: Tensor, samples: int, step: int) -> "SampleDraws":
-        """For so many samples of each of K clients, [K·samples], in a step; `clients` are their keys, int64 [K]."""
-        place = torch.arange(samples, device=clients.device)
-        of_step = _mixed(clients + _signed((step + 1) * _GOLDEN))
-        return cls(_mixed(of_step.unsqueeze(1) + (place + 1) * _GOLDEN).flatten())
+    def of_clients(cls, clients: Tensor, samples: int, steps: range) -> "SampleDraws":
+        """For so many samples of each of K clients in S steps, [S·K·samples]; `clients` are their keys, int64 [K]."""
+        step, place = (torch.arange(*ends, device=clients.device) for ends in ((steps.start, steps.stop), (0, samples)))
+        of_step = _mixed(clients + (step.unsqueeze(1) + 1) * _GOLDEN)
+        return cls(_mixed(of_step.unsqueeze(2) + (place + 1) * _GOLDEN).flatten())
 
     def __len__(self) -> int:
         return len(self._keys)

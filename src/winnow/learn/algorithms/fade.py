@@ -58,11 +58,11 @@ class AdversarialGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         everything, labelled = batches
-        known = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
+        known = labelled._replace(x=at.changed(weak, "weak labelled", labelled))
         gradients, losses = at.gradients(parameters, known)
         source = torch.from_numpy(labelled.sizes > 0).to(everything.weight)
         seen = everything._replace(
-            x=weak(everything.x, at.draws("weak all", everything)),
+            x=at.changed(weak, "weak all", everything),
             y=source.repeat_interleave(everything.weight.shape[1]),
         )
         turned, domain_losses = at.gradients(parameters, seen, DOMAIN_LOSS)

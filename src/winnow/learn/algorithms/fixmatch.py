@@ -14,9 +14,9 @@ from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.augment import strong, weak
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
-from winnow.learn.pseudo_labels import SURE, added, pseudo_labels
+from winnow.learn.pseudo_labels import SURE, pseudo_labels
 from winnow.learn.selection import UniformSelector
-from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, mean_loss
+from winnow.learn.stack import Batch, Draw, GradientRule, StepContext
 from winnow.learn.teaching_server import TeachingServer
 
 SEEN = "seen"
@@ -42,21 +42,14 @@ class FixMatchGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         labelled, unlabelled = batches
-        changed = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
-        gradients, losses = at.gradients(parameters, changed)
-        loss = mean_loss(labelled, losses)
+        known = labelled._replace(x=at.changed(weak, "weak labelled", labelled))
         if not unlabelled.sizes.any():
-            return gradients, loss
-        guesses = pseudo_labels(
-            at.outputs(parameters, weak(unlabelled.x, at.draws("weak unlabelled", unlabelled))), self.threshold
-        )
+            return at.sum_of_gradients(parameters, [(known, 1.0)])
+        easier = at.changed(weak, "weak unlabelled", unlabelled)
+        guesses = pseudo_labels(at.outputs(parameters, easier), self.threshold)
         self._count(at, unlabelled, guesses)
-        harder = unlabelled._replace(x=strong(unlabelled.x, at.draws("strong", unlabelled)), y=guesses)
-        further, losses = at.gradients(parameters, harder)
-        return (
-            added(gradients, further, self.unlabelled_weight),
-            loss + self.unlabelled_weight * mean_loss(unlabelled, losses),
-        )
+        harder = unlabelled._replace(x=at.changed(strong, "strong", unlabelled), y=guesses)
+        return at.sum_of_gradients(parameters, [(known, 1.0), (harder, self.unlabelled_weight)])
 
     @staticmethod
     def _count(at: StepContext, batch: Batch, guesses: Tensor) -> None:

@@ -69,7 +69,7 @@ class ClusterGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         (batch,) = batches
-        one, other = (view(batch.x, at.draws(name, batch)) for name in ("first view", "second view"))
+        one, other = (at.changed(view, name, batch) for name in ("first view", "second view"))
         goal = torch.softmax(self._similarity(average_outputs(at, batch, other)) / self.temperature, 1)
         gradients, losses = at.gradients(parameters, batch._replace(x=one, y=goal), Loss("clusters", self._assigned))
         loss = mean_loss(batch, losses)

@@ -51,11 +51,11 @@ class MeanTeacherGradient(GradientRule):
         self, at: StepContext, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         labelled, unlabelled = batches
-        known = labelled._replace(x=weak(labelled.x, at.draws("weak labelled", labelled)))
+        known = labelled._replace(x=at.changed(weak, "weak labelled", labelled))
         gradients, losses = at.gradients(parameters, known)
-        seen = average_outputs(at, unlabelled, weak(unlabelled.x, at.draws("weak teacher", unlabelled)))
+        seen = average_outputs(at, unlabelled, at.changed(weak, "weak teacher", unlabelled))
         followed = unlabelled._replace(
-            x=weak(unlabelled.x, at.draws("weak student", unlabelled)), y=sharpened(seen.softmax(1), self.temperature)
+            x=at.changed(weak, "weak student", unlabelled), y=sharpened(seen.softmax(1), self.temperature)
         )
         further, distances = at.gradients(parameters, followed, SQUARED_DISTANCE)
         loss = mean_loss(labelled, losses) + self.factor * mean_loss(unlabelled, distances)

@@ -48,11 +48,11 @@ class MixedGradient(GradientRule):
         sure, mixed = batches
         clients, width = sure.weight.shape
         labels, others = sure.y[:, 0], mixed.y.view(clients, -1, 2)[:, :width, 0].flatten()
-        harder = sure._replace(x=strong(sure.x, at.draws("strong", sure)), y=labels)
+        harder = sure._replace(x=at.changed(strong, "strong", sure), y=labels)
         gradients, losses = at.gradients(parameters, harder)
         loss = mean_loss(sure, losses)
         share = at.numbers("mix", self._shares).repeat_interleave(width)
-        x, u = (weak(batch.x, at.draws(name, batch)) for name, batch in (("weak sure", sure), ("weak any", mixed)))
+        x, u = (at.changed(weak, name, batch) for name, batch in (("weak sure", sure), ("weak any", mixed)))
         u = u.view(clients, -1, *u.shape[1:])[:, :width].flatten(0, 1)
         of_x = share.view(-1, *[1] * (x.dim() - 1))
         between = sure._replace(x=of_x * x + (1 - of_x) * u, y=_soft_labels(labels, others, share, self.classes))

@@ -57,6 +57,10 @@ class BatchPlan:
         for first, end in pairwise(starts):
             yield int(shape[first, 0]), int(shape[first, 1]), range(int(first), int(end))
 
+    def width(self, step: int, clients: int) -> int:
+        """Of the widest batch among the leading clients; padding takes one sample where none has any."""
+        return max(1, int(self.sizes[step, :clients].max()))
+
     def weights(self) -> NDArray[np.float64]:
         """[S, K, B]: one over the batch size for each sample, nought for padding."""
         return np.asarray(self._inside() / np.maximum(self.sizes[:, :, None], 1))

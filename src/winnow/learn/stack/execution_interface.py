@@ -23,6 +23,7 @@ class Batch(NamedTuple):
     weight: Tensor  # [K, B], what each sample's loss counts: one over the client's batch size, 0 for padding
     sizes: Indices  # [K]
     full: bool  # no client's batch is padded
+    draw: int = 0  # of which of a rule's draws it is
 
 
 class PlanResult(NamedTuple):

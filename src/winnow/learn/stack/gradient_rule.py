@@ -13,7 +13,8 @@ from torch import Tensor
 from winnow.core import stream
 from winnow.learn.sample_draws import SampleDraws, client_keys
 from winnow.learn.stack.batch_plan import ALL_ROWS, Draw
-from winnow.learn.stack.execution_interface import Batch, Execution
+from winnow.learn.stack.changed_samples import Change, ChangedSamples
+from winnow.learn.stack.execution_interface import Batch, Execution, min_batch_size
 from winnow.learn.stack.flat_client_data import Indices
 from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.trainable_state import ModelState, split_clients
@@ -55,11 +56,11 @@ class NamedDraws:
     _keys: dict[str, Tensor] = field(default_factory=dict)
     _numbers: dict[str, Tensor] = field(default_factory=dict)
 
-    def of(self, purpose: str, step: int, batch: Batch) -> SampleDraws:
+    def keys(self, purpose: str) -> Tensor:
+        """Of the clients, [K]."""
         if purpose not in self._keys:
             self._keys[purpose] = client_keys(self.seed, self.clients.tolist(), purpose, *self.names).to(self.device)
-        clients, width = batch.weight.shape
-        return SampleDraws.of_clients(self._keys[purpose][:clients], width, step)
+        return self._keys[purpose]
 
     def numbers(self, purpose: str, step: int, distribution: Distribution) -> Tensor:
         """A number for each client and this step, [K]."""
@@ -81,6 +82,7 @@ class StepContext:
     memory: ModelState
     """What the rule remembers from step to step, [K, ...]; it changes in place."""
     streams: NamedDraws
+    samples: ChangedSamples
     step: int
     """They are numbered from 0."""
     clients: Indices
@@ -105,6 +107,23 @@ class StepContext:
                 tensor.index_copy_(0, which, part)
         return whole, losses
 
+    def sum_of_gradients(
+        self, parameters: list[Tensor], batches: Sequence[tuple[Batch, float]]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Σ factor·gradient over batches, and the loss of each client, [K], which adds up alike.
+
+        Together if no client's batch is padded, which takes fewer, larger products; not where batch normalisation would
+        mix the statistics of different batches.
+        """
+        if all(batch.full for batch, _ in batches) and min_batch_size(self.execution.module) == 1:
+            batches = [(_side_by_side(batches), 1.0)]
+        total, loss = [], torch.zeros(())
+        for batch, factor in batches:
+            gradients, losses = self.gradients(parameters, batch)
+            total = list(torch._foreach_add(total, gradients, alpha=factor)) if total else gradients
+            loss = loss.to(losses) + factor * mean_loss(batch, losses)
+        return total, loss
+
     def outputs(
         self, parameters: list[Tensor], x: Tensor, carried: list[Tensor] | None = None, inside: Tensor | None = None
     ) -> Tensor:
@@ -117,7 +136,13 @@ class StepContext:
 
     def draws(self, purpose: str, batch: Batch) -> SampleDraws:
         """Random numbers for the batch's samples. Another purpose or step gives others."""
-        return self.streams.of(purpose, self.step, batch)
+        clients, width = batch.weight.shape
+        return SampleDraws.of_clients(self.streams.keys(purpose)[:clients], width, range(self.step, self.step + 1))
+
+    def changed(self, change: Change, purpose: str, batch: Batch) -> Tensor:
+        """The samples of a batch, as it was drawn, changed by `draws` of this purpose, which has one change only."""
+        keys = self.streams.keys(purpose)[: len(batch.weight)]
+        return self.samples.of_step(change, purpose, keys, batch.draw, self.step)
 
     def numbers(self, purpose: str, distribution: Distribution) -> Tensor:
         """A random number for each client, [K], from its own stream of this purpose."""
@@ -129,8 +154,19 @@ def mean_loss(batch: Batch, losses: Tensor) -> Tensor:
     return torch.where(batch.weight > 0, batch.weight * losses, 0).sum(1)
 
 
+def _side_by_side(batches: Sequence[tuple[Batch, float]]) -> Batch:
+    """One batch of all; weights have the factors in them."""
+    each, clients = [batch for batch, _ in batches], len(batches[0][0].weight)
+    x, y = (
+        torch.cat([split_clients(tensor, clients) for tensor in tensors], 1).flatten(0, 1)
+        for tensors in ([batch.x for batch in each], [batch.y for batch in each])
+    )
+    weight = torch.cat([factor * batch.weight for batch, factor in batches], 1)
+    return Batch(x, y, weight, np.sum([batch.sizes for batch in each], axis=0), full=True)
+
+
 def _of_clients(batch: Batch, which: Tensor, sizes: Indices) -> Batch:
     """The batches of some clients."""
     clients = len(batch.weight)
     x, y = (split_clients(samples, clients).index_select(0, which).flatten(0, 1) for samples in (batch.x, batch.y))
-    return Batch(x, y, batch.weight.index_select(0, which), sizes, batch.full)
+    return batch._replace(x=x, y=y, weight=batch.weight.index_select(0, which), sizes=sizes)

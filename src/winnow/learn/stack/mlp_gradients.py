@@ -101,11 +101,16 @@ class MlpGradients:
         for layer in self.layers:
             layer.bind(parameters)
 
-    def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
-        weight = batch.weight
-        x = batch.x.view(*weight.shape, -1)
+    def outputs(self, x: Tensor) -> Tensor:
+        """For samples [K, B, ...]."""
+        x = x.flatten(2)
         for layer in self.layers:
             x = layer.forward(x)
+        return x
+
+    def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        weight = batch.weight
+        x = self.outputs(batch.x.view(*weight.shape, *batch.x.shape[1:]))
         losses, gradient = self.loss.losses_and_gradients(x.flatten(0, 1), batch.y)
         gradient = gradient.view(x.shape).mul_(weight.unsqueeze(2))
         gradients: dict[str, Tensor] = {}

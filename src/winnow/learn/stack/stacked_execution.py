@@ -104,6 +104,9 @@ class StackedExecution:
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if len(x) == 1:
             return self._plain.outputs(states, x, mask)
+        if self.mlp is not None and x.is_floating_point():
+            self.mlp.bind([states[name] for name in self.layout.trained], self.loss)
+            return self.mlp.outputs(x)
         self.twin.eval()
         self._bind(states)
         self.fold.mask = mask

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
+from winnow.learn.stack.changed_samples import ChangedSamples
 from winnow.learn.stack.execution_interface import Batch, Execution, PlanResult
 from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.gradient_rule import GradientRule, NamedDraws, StepContext
@@ -96,6 +97,7 @@ def follow_rule(
     cohort = CohortSteps(execution, local_start, local, clients, rate)
     remembered = {name: expand_to_clients(tensor, clients).clone() for name, tensor in memory.items()}
     drawn = [_on_device(plan, cohort.states, data) for plan in plans]
+    changed = ChangedSamples(data=data, plans=plans, rows=[rows for rows, _ in drawn])
     losses = drawn[0][1].new_zeros(*first.sizes.shape, 1)
     bound = -1
     for active, _, steps in first.segments():
@@ -108,12 +110,13 @@ def follow_rule(
                 carried=buffers,
                 memory=own_memory,
                 streams=streams,
+                samples=changed,
                 step=step,
                 clients=streams.clients[:active],
             )
             batches = [
-                _batch(data, plan, *on_device, step, active, max(1, int(plan.sizes[step, :active].max())))
-                for plan, on_device in zip(plans, drawn, strict=True)
+                _batch(data, plan, *on_device, step, active)._replace(draw=number)
+                for number, (plan, on_device) in enumerate(zip(plans, drawn, strict=True))
             ]
             gradients, found = rule(at, parameters, batches)
             losses[step, :active, 0] = found
@@ -133,10 +136,8 @@ def _on_device(plan: BatchPlan, states: ModelState, data: TensorData) -> tuple[T
     return torch.from_numpy(plan.rows).to(data.x.device), torch.from_numpy(plan.weights()).to(like)
 
 
-def _batch(
-    data: TensorData, plan: BatchPlan, rows: Tensor, weights: Tensor, step: int, active: int, width: int
-) -> Batch:
-    sizes = plan.sizes[step, :active]
+def _batch(data: TensorData, plan: BatchPlan, rows: Tensor, weights: Tensor, step: int, active: int) -> Batch:
+    sizes, width = plan.sizes[step, :active], plan.width(step, active)
     samples = data.samples(rows[step, :active, :width].flatten())
     return Batch(*samples, weights[step, :active, :width], sizes, bool((sizes == width).all()))
 
