@@ -1,5 +1,6 @@
 """FADE: the adversarial step, written out with a layer that reverses gradients, and a domain without labels."""
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -65,5 +66,13 @@ def test_the_domain_head_goes_down_and_the_features_up(way: str) -> None:
     loss = loss_of_predictions(net, LOSSES["cross-entropy"])
     execution = choose_execution(net, data.x[:4], torch.zeros(4).long(), loss, way, own_steps="it")
     result = method.update(training(net, data, way, local=ONCE, execution=execution))
-    assert_cohort(result, [by_hand(net, data, client, 0.7) for client in CLIENTS.tolist()])
+    now = 0.7 * math.tanh(5 * 1 / 50)  # the second of 50 rounds: 2/(1 + exp(-10p)) - 1 = tanh(5p)
+    assert_cohort(result, [by_hand(net, data, client, now) for client in CLIENTS.tolist()])
     assert result.metrics["labelled"].tolist() == pytest.approx([0, 9 / 25, 11 / 35])
+
+
+def test_features_begin_to_hide_the_domain_bit_by_bit() -> None:
+    method = FadeUpdate(ramp_rounds=10)
+    assert method.strength(1) == 0
+    assert method.strength(4) == pytest.approx(math.tanh(1.5))
+    assert FadeUpdate(ramp_rounds=0).strength(1) == 1

@@ -105,6 +105,23 @@ def test_the_server_has_labelled_rows_and_everybody_the_open_ones(in_place):
         assert set(np.flatnonzero(found.clients.y >= 0)) == set(shown.tolist()), "no hidden label is left in the array"
 
 
+def test_owners_without_labels_are_named_and_can_be_what_is_tested():
+    owners = np.array(["photo", "sketch", "art"])[np.arange(ROWS) % 3]
+    data = from_arrays(table().x, table().y, owners=owners, scale="none")
+    labels = {"at": "some", "without": ("sketch",)}
+    settings = {"clients": 0, "partition": {"name": "natural"}, "reference": 30, "test": 20, "labels": labels}
+    found = federate(data, DataSettings(**settings, test_owners="sketch"), 0)
+    shares = {name: (found.clients.client(k).y >= 0).mean() for k, name in enumerate(found.owner_names)}
+    assert shares == {"art": 1, "photo": 1, "sketch": 0}
+    assert {int(row) % 3 for each in (found.reference, found.test) for row in numbers(each)} == {1}
+    with pytest.raises(DataError, match=r"data\.labels: without: did you mean 'sketch'"):
+        federate(data, DataSettings(**{**settings, "labels": {"at": "some", "without": ("skech",)}}), 0)
+    with pytest.raises(DataError, match="clients are none"):
+        federate(table(), DataSettings(clients=3, labels=labels), 0)
+    with pytest.raises(DataError, match="needs 190 rows"):
+        federate(data, DataSettings(**{**settings, "reference": 190}, test_owners="sketch"), 0)
+
+
 def test_clients_test_on_labelled_rows_alone():
     found = spread({"at": "clients", "share": 0.5}, local_test=0.4)
     assert (found.local_test.y[found.local_test.rows] >= 0).all()
@@ -279,7 +296,7 @@ def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp
     [
         ({"labels": {"at": "server", "rows": 9}}, r"at = \"server\", … } cannot be used with client.name = 'plain'"),
         ({"labels": {"at": "clients"}}, "labels at 'clients' need share or per_class, and nothing else"),
-        ({"labels": {"at": "some", "clients": 0.5, "share": 0.5}}, "labels at 'some' need clients, and nothing else"),
+        ({"labels": {"at": "some", "clients": 0.5, "share": 0.5}}, "labels at 'some' need clients or without, and nothing else"),
         ({"labels": {"at": "server", "rows": 9}, "local_test": 0.2}, "local_test needs labels at clients"),
         ({"labels": {"at": "home", "rows": 9}}, "at = 'home' is unknown"),
         ({"left_out": "a", "test": 9}, "test has no effect beside left_out"),

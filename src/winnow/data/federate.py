@@ -46,7 +46,8 @@ def federate(
         clients.y[np.concatenate([taught, public])] = NO_LABEL  # they are no client's, and stay in its arrays
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _corrupt(clients, corruption_of, settings.corruptions, ValueRanges.of(dataset), seed)
-    hidden = None if settings.labels is None else hide_labels(clients, settings.labels, seed)
+    names = _owner_names(dataset, owners)
+    hidden = None if settings.labels is None else hide_labels(clients, settings.labels, seed, names)
     training, local_test = clients, dealt
     if isinstance(settings.local_test, float) and settings.local_test:
         training, local_test = split_local_tests(clients, settings.local_test, seed)
@@ -57,7 +58,7 @@ def federate(
         conditions=_conditions(corruption_of, settings.corruptions),
         local_test=local_test,
         preprocessing=dataset.preprocessing,
-        owner_names=_owner_names(dataset, owners),
+        owner_names=names,
         server_labelled=held[2] if len(taught) else None,
         open=shown,
         hidden_labels=hidden,
@@ -99,10 +100,12 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     everything = np.arange(len(dataset))
     official = everything if dataset.test_rows is None else dataset.test_rows
     training = everything if dataset.test_rows is None else np.setdiff1d(everything, official)
+    if settings.test_owners:
+        official = official[_rows_of_owners(dataset, settings.test_owners, "test_owners")[official]]
     test_size, reference_size = _rows(settings.test, len(dataset)), _rows(settings.reference, len(dataset))
     test = _draw(official, test_size, "test", dataset, seed)
     both_fit = test_size + reference_size <= len(official)
-    beside_test = np.setdiff1d(official if both_fit else training, test)
+    beside_test = np.setdiff1d(official if both_fit or settings.test_owners else training, test)
     reference = _draw(beside_test, reference_size, "reference", dataset, seed)
     held_out = np.concatenate([reference, test])
     return reference, test, np.setdiff1d(training, held_out)
@@ -110,17 +113,20 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
 
 def _hold_out_owners(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:
     """The labelled rows of the owners left out are the test set; the reference set is drawn from the others' rows."""
-    if dataset.owners is None or dataset.owner_names is None:
-        raise DataError(f"{dataset.name}: data.left_out names owners, and these rows have none; set data.owner")
-    for name in settings.left_out:
-        if name not in dataset.owner_names:
-            raise DataError(f"{dataset.name}: data.left_out: {suggest(name, dataset.owner_names)}")
-    numbers = [dataset.owner_names.index(name) for name in settings.left_out]
-    out = np.isin(dataset.owners, numbers)
+    out = _rows_of_owners(dataset, settings.left_out, "left_out")
     training = np.flatnonzero(~out)
     reference = _draw(training, _rows(settings.reference, len(training)), "reference", dataset, seed)
     test = np.flatnonzero(out & labelled(dataset.y))
     return reference, test, np.setdiff1d(training, reference)
+
+
+def _rows_of_owners(dataset: DataSet, names: Sequence[str], setting: str) -> NDArray[np.bool_]:
+    if dataset.owners is None or dataset.owner_names is None:
+        raise DataError(f"{dataset.name}: data.{setting} names owners, and these rows have none; set data.owner")
+    for name in names:
+        if name not in dataset.owner_names:
+            raise DataError(f"{dataset.name}: data.{setting}: {suggest(name, dataset.owner_names)}")
+    return np.isin(dataset.owners, [dataset.owner_names.index(name) for name in names])
 
 
 def held_out_rows(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices]:

@@ -4,7 +4,7 @@ Rows are spread over clients first, with all their labels, and labels are hidden
 recorder of a simulation, as conditions are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
@@ -12,26 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from winnow.core import DataError, Settings, stream
+from winnow.core import DataError, Settings, stream, suggest
 from winnow.data.preprocessing import NO_LABEL
 from winnow.data.types import ClientData, ClientsOnDemand, DataSet, Examples, FederatedData, Indices, Targets
 
 Holder: TypeAlias = Literal["clients", "some", "server"]
 """Who has labels: every client for some of its rows, some clients for all of theirs, or the server alone."""
 
-NEEDED = {"clients": ("share", "per_class"), "some": ("clients",), "server": ("rows",)}
+NEEDED = {"clients": ("share", "per_class"), "some": ("clients", "without"), "server": ("rows",)}
 """Who has labels, and what says how many: one of these."""
 
 
 class LabelSettings(Settings):
     """Which labels are known: `share` of every client's rows, or `per_class` rows of each of its classes; all rows of a
-    share of the `clients`; or `rows` at the server, spread evenly over the classes, which no client then has.
+    share of the `clients`, or of all owners but those `without`; or `rows` at the server, spread evenly over the
+    classes, which no client then has.
     """
 
     at: Holder
     share: float | None = Field(default=None, gt=0, le=1)
     per_class: int | None = Field(default=None, ge=1)
     clients: float | None = Field(default=None, gt=0, le=1)
+    without: tuple[str, ...] | None = Field(default=None, min_length=1)
     rows: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
@@ -70,9 +72,15 @@ def open_rows(dataset: DataSet, pool: Indices, rows: int, seed: int) -> Indices:
     return np.sort(stream(seed, "data", "open").permutation(pool)[:rows])
 
 
-def hide_labels(clients: ClientData, settings: LabelSettings, seed: int) -> Targets:
+def hide_labels(
+    clients: ClientData, settings: LabelSettings, seed: int, owner_names: Sequence[str] | None = None
+) -> Targets:
     """Hide labels of clients' rows, in place; gives an array like y with what was hidden, and `NO_LABEL` elsewhere."""
-    hidden = clients.rows[~_KEPT[settings.at](clients, settings, seed)]
+    if settings.without is None:
+        kept = _KEPT[settings.at](clients, settings, seed)
+    else:
+        kept = _kept_but_of(clients, settings.without, owner_names)
+    hidden = clients.rows[~kept]
     truth = np.full_like(clients.y, NO_LABEL)
     truth[hidden] = clients.y[hidden]
     clients.y[hidden] = NO_LABEL
@@ -99,6 +107,17 @@ def _kept_at_some(clients: ClientData, settings: LabelSettings, seed: int) -> ND
     kept = np.zeros(len(clients), bool)
     kept[order[: max(1, round(settings.clients * len(clients)))]] = True
     return np.repeat(kept, clients.sizes)
+
+
+def _kept_but_of(
+    clients: ClientData, without: Sequence[str], owner_names: Sequence[str] | None
+) -> NDArray[np.bool_]:
+    if owner_names is None:
+        raise DataError("data.labels: without names owners, and clients are none; use partition = { name = 'natural' }")
+    for name in without:
+        if name not in owner_names:
+            raise DataError(f"data.labels: without: {suggest(name, owner_names)}")
+    return np.repeat([name not in without for name in owner_names], clients.sizes)
 
 
 _KEPT: dict[Holder, Callable[[ClientData, LabelSettings, int], NDArray[np.bool_]]] = {

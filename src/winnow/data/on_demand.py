@@ -173,7 +173,7 @@ def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     settings.require_unset(
         (
             *("partition", "corruptions", "reference", "test", "scale", "preprocessing", "local_test"),
-            *("labels", "open", "left_out"),
+            *("labels", "open", "left_out", "test_owners"),
             *COLUMN_SETTINGS,
         ),
         PREPARTITIONED,

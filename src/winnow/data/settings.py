@@ -68,7 +68,7 @@ class DataSettings(Settings):
     categories. With `text` the features are texts, whose words become such identifiers. With `owner` every owner is a
     client, unless a partition is set. A folder as `path` holds an .npz a client. With `table` the data are a declared
     table that several owners hold, and `path` is the federation file. The owners `left_out` are no clients: their
-    rows are the test set. `labels` says whose labels are known, and `open` how many rows without labels everybody may
+    rows are the test set. With `test_owners` reference and test set are drawn from rows of these alone. `labels` says whose labels are known, and `open` how many rows without labels everybody may
     see.
     """
 
@@ -90,6 +90,7 @@ class DataSettings(Settings):
     test: RowsOrShare = 0.1
     local_test: LocalTest = 0.0
     left_out: tuple[str, ...] = ()
+    test_owners: tuple[str, ...] = ()
     labels: LabelSettings | None = None
     open: int = Field(default=0, ge=0)
     corruptions: tuple[Corruption, ...] = ()
@@ -110,7 +111,7 @@ class DataSettings(Settings):
     def _as_many_clients_as_the_data_have(cls, table: Any) -> Any:
         return settled_clients(table) if isinstance(table, Mapping) else table
 
-    @field_validator("targets", "features", "categorical", "left_out", mode="before")
+    @field_validator("targets", "features", "categorical", "left_out", "test_owners", mode="before")
     @classmethod
     def _one_or_several(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names
@@ -136,6 +137,8 @@ class DataSettings(Settings):
             for key in ("tokens", "categorical", "scale"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} has no effect on texts; remove {key} or text")
+        if self.left_out and self.test_owners:
+            raise ValueError("test_owners has no effect beside left_out, whose rows are the test set; remove one of them")
         if self.left_out and self.test != type(self).model_fields["test"].default:
             raise ValueError("test has no effect beside left_out, whose rows are the test set; remove one of the two")
         if self.labels is not None and self.labels.at == "server" and self.local_test:

@@ -93,6 +93,9 @@ class Collect(Choice, AlgorithmPart):
                 f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
                 "set aggregate.name to 'partial' or 'full', or choose another collect.name"
             )
+        if whole.server.sees_updates:
+            server = getattr(whole.server, "name", "")
+            return f'collect.name = "{own}" gives sums only, and server.name = {server!r} needs every update'
         if whole.select.sees_updates:
             return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
         return None

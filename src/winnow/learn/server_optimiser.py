@@ -1,13 +1,13 @@
 """What the server does with an aggregate before it becomes the next global model."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from winnow.core import Choice, Payload
+from winnow.core import Choice, Payload, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.stack import ModelState
 
@@ -24,14 +24,18 @@ class RoundAggregate:
     parts: Mapping[str, ModelState] = field(default_factory=dict)
     teach: "Teach | None" = None
     """Trains a model on samples that the server has itself; None where it has none to train on."""
+    replies: Sequence[Reply] = ()
+    """The replies that were aggregated, for a server that `sees_updates`."""
     distil: "Distil | None" = None
     """Trains a model on the open samples; None where there are none."""
 
 
 class Teach(Protocol):
-    def __call__(self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float) -> ModelState:
+    def __call__(
+        self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float, rate_factor: float = 1.0
+    ) -> ModelState:
         """The model after so many epochs on the server's labelled samples, by the optimiser that clients use; gradients
-        are bounded to a norm.
+        are bounded to a norm, and steps are so many times as long.
         """
 
 
@@ -45,6 +49,8 @@ class ServerOptimiser(Choice, AlgorithmPart):
 
     teaches: ClassVar[bool] = False
     """Whether it trains on samples of its own, and so takes a step even where no client has replied."""
+    sees_updates: ClassVar[bool] = False
+    """Whether single replies are looked at, so that sums of them will not do."""
     download_factor: ClassVar[float] = 1.0
     """How many models a task weighs, with what `broadcast` adds."""
 

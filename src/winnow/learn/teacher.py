@@ -28,10 +28,19 @@ class Teacher:
     randomness: Randomness
 
     def __call__(
-        self, model: ModelState, *, epochs: int, batch_size: int | None, clip: float, round: int
+        self,
+        model: ModelState,
+        *,
+        epochs: int,
+        batch_size: int | None,
+        clip: float,
+        round: int,
+        rate_factor: float = 1.0,
     ) -> ModelState:
         """The model after so many epochs on these samples, whose gradients are bounded to a norm."""
         local = self.local.with_epochs(epochs)
+        if rate_factor != 1:
+            local = local.model_copy(update={"learning_rate": rate_factor * local.learning_rate})
         if batch_size is not None:
             local = local.model_copy(update={"batch_size": batch_size})
         training = replace(_at_server(self, model, round), data=single_client_data(self.x, self.y), local=local)

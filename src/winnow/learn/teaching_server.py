@@ -20,6 +20,8 @@ class TeachingServer(ServerOptimiser):
     batch_size: int | None = Field(None, ge=1)
     clip: float = Field(1.0, gt=0)
     teaches: ClassVar[bool] = True
+    labelled_weight: ClassVar[float] = 1.0
+    """What the labelled loss counts: so much longer are steps."""
 
     def start(self, trained: ModelState) -> ModelState:
         return zeros(trained) if self.momentum else {}
@@ -32,4 +34,11 @@ class TeachingServer(ServerOptimiser):
             moved = aggregate.model | minus(now, state)
         if aggregate.teach is None:
             return state, moved
-        return state, aggregate.teach(moved, epochs=self.epochs, batch_size=self.batch_size, clip=self.clip)
+        taught = aggregate.teach(
+            moved,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            clip=self.clip,
+            rate_factor=self.labelled_weight,
+        )
+        return state, taught

@@ -86,6 +86,7 @@ class TrainingState:
             population=population,
             trained_names=self._trained,
             parts=gathered.parts,
+            replies=gathered.aggregated if self._plan.algorithm.server.sees_updates else (),
             teach=None if self._teacher is None else partial(self._teacher, round=self.round),
             distil=None if self._distiller is None else partial(self._distiller, round=self.round),
         )

@@ -4,6 +4,7 @@ the two kinds apart by the features, and the features learn to hide it, so that 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import ClassVar, Literal
 
 import torch
@@ -76,10 +77,14 @@ class AdversarialGradient(GradientRule):
 class FadeUpdate(ClientUpdate):
     """Labelled samples and a domain head whose data stay home; everything is sent. Reported is the share of labelled
     samples.
+
+    The features begin to hide the domain bit by bit: with p = round / `ramp_rounds` the factor is multiplied by
+    2/(1 + exp(−10·p)) − 1, as in the authors' code, where p is the share of the rounds that are over.
     """
 
     name: Literal["fade"] = "fade"
     factor: float = Field(1.0, ge=0)
+    ramp_rounds: int = Field(50, ge=0)
     hidden: int = Field(64, ge=1, le=65_536)
     training_factor: ClassVar[float] = 2.0
     own_steps: ClassVar[bool] = True
@@ -88,8 +93,13 @@ class FadeUpdate(ClientUpdate):
     def heads(self, features: int, outputs: int) -> nn.Module | None:
         return DomainHead(features, outputs, self.hidden)
 
+    def strength(self, round: int) -> float:
+        """How much of the factor counts in a round; they are numbered from 1."""
+        return 2 / (1 + exp(-10 * (round - 1) / self.ramp_rounds)) - 1 if self.ramp_rounds else 1.0
+
     def update(self, training: LocalTraining) -> LocalResult:
-        trained = training.train(gradient_rule=AdversarialGradient(factor=self.factor))
+        factor = self.factor * self.strength(training.round)
+        trained = training.train(gradient_rule=AdversarialGradient(factor=factor))
         shares = labelled_share(training.data, training.clients)
         return LocalResult(model=trained.states, trained=trained, metrics={LABELLED: shares})
 

@@ -23,6 +23,7 @@ from winnow.learn.stack import Batch, Draw, GradientRule, Loss, ModelState, Step
 from winnow.learn.tensor_arithmetic import real
 
 TEACHER = "teacher"
+NO_LABELS = "the client has no labels, and the first rounds are for those who have"
 SQUARED_DISTANCE = Loss("squared distance", lambda outputs, targets: (outputs.softmax(1) - targets).square().sum(1))
 
 
@@ -67,7 +68,8 @@ class MeanTeacherGradient(GradientRule):
 
 class MeanTeacherUpdate(ClientUpdate):
     """Labelled samples as they are, the others by a teacher that each client keeps from round to round. Reported is the
-    share of labelled samples.
+    share of labelled samples. In the first `warmup_rounds` clients without labels stay out, so that teachers begin with
+    what the labels teach; the authors start from a model of the labelled clients.
     """
 
     name: Literal["mean-teacher"] = "mean-teacher"
@@ -75,6 +77,7 @@ class MeanTeacherUpdate(ClientUpdate):
     temperature: float = Field(0.5, gt=0)
     average: float = Field(0.999, ge=0, lt=1)
     clip: float = Field(5.0, gt=0)
+    warmup_rounds: int = Field(0, ge=0)
     training_factor: ClassVar[float] = 4 / 3
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
@@ -84,11 +87,14 @@ class MeanTeacherUpdate(ClientUpdate):
             factor=self.factor, temperature=self.temperature, average=self.average, clip=self.clip
         )
         trained = training.train(gradient_rule=rule, memory=training.stored_part(TEACHER, training.model))
+        shares = labelled_share(training.data, training.clients)
+        warming_up = training.round <= self.warmup_rounds
         return LocalResult(
             model=trained.states,
             trained=trained,
             keep={TEACHER: trained.memory},
-            metrics={LABELLED: labelled_share(training.data, training.clients)},
+            metrics={LABELLED: shares},
+            stay_out={place: NO_LABELS for place, share in enumerate(shares.tolist()) if warming_up and not share},
         )
 
 

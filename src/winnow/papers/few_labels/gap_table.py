@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from winnow.config.resolve import resolve
 from winnow.papers.last_rounds import LAST_ROUNDS, last_score
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
@@ -22,10 +24,15 @@ class Row:
     settings: tuple[str, ...] = ()
     all_labels: bool = False
     """Whether clients have all their labels."""
+    untrained_of: str = ""
+    """The row whose runs are looked at before their first round, in the place of runs of its own."""
 
 
 ALL_LABELS = Row(name="all-labels", title="All labels, at the clients", algorithm="fixmatch", all_labels=True)
 """FedAvg with weakly changed samples: FixMatch with nothing left to label."""
+
+LABELLED_AT_SERVER = Row(name="labelled-only", title="Labelled only, at the server", algorithm="server-only")
+FIXMATCH = Row(name="fixmatch", title="FixMatch", algorithm="fixmatch")
 
 HEADER = ("Method", "Accuracy", "Gap closed", "Best round")
 
@@ -49,7 +56,7 @@ class GapTable(PaperItem):
         return {self.name}
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return [self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows]
+        return [self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows if not row.untrained_of]
 
     def _run(self, row: Row, seed: int, wanted: ReproductionOptions) -> PaperRun:
         sets = (*self.settings, *row.settings, *wanted.sets)
@@ -63,7 +70,7 @@ class GapTable(PaperItem):
         return any(run_result_lines(lines, self.name, row.name) for row in self.rows)
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
-        found = {row.name: run_result_lines(lines, self.name, row.name) for row in self.rows}
+        found = {row.name: self._result_lines(row, lines) for row in self.rows}
         shown = [row for row in self.rows if found[row.name]]
         if not shown:
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
@@ -74,6 +81,11 @@ class GapTable(PaperItem):
             f" the mean over the last {LAST_ROUNDS} rounds."
         )
         return [TextBlock(self.about), TableBlock(caption, HEADER, [self._cells(row, found) for row in shown])]
+
+    def _result_lines(self, row: Row, lines: ResultLines) -> list[RunResultLine]:
+        if not row.untrained_of:
+            return run_result_lines(lines, self.name, row.name)
+        return [untrained(run) for run in run_result_lines(lines, self.name, row.untrained_of) if run.trace]
 
     def _cells(self, row: Row, found: dict[str, list[RunResultLine]]) -> list[str]:
         runs = found[row.name]
@@ -89,6 +101,11 @@ class GapTable(PaperItem):
         if row in (least, most):
             return "–"
         return mean_sd_text(MeanAndSd.of(gaps_closed(found[least.name], found[row.name], found[most.name])), 2)
+
+
+def untrained(run: RunResultLine) -> RunResultLine:
+    """The run as it stood before its first round."""
+    return msgspec.structs.replace(run, trace=run.trace[:1], best=run.trace[0])
 
 
 def gaps_closed(

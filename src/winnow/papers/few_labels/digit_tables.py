@@ -1,0 +1,79 @@
+"""Tables on MNIST, which two cores compute: labels at the server, at one client, at all; and foreign clients."""
+
+from winnow.papers.few_labels.gap_table import ALL_LABELS, FIXMATCH, LABELLED_AT_SERVER, GapTable, Row
+
+SEMIFL = Row(name="semifl", title="SemiFL", algorithm="semifl")
+FEDMATCH = Row(name="fedmatch", title="FedMatch", algorithm="fedmatch")
+AT_SERVER = (LABELLED_AT_SERVER, FIXMATCH, FEDMATCH, SEMIFL, ALL_LABELS)
+
+FOREIGN = ("data.corruptions=[{name='irrelevant', fraction=0.2}, {name='salt-and-pepper', fraction=0.2, density=0.5}]",)
+"""Of every ten clients, two have patterns that are no digits, and two digits under heavy noise."""
+PROFILE = Row(
+    name="semifl-profile",
+    title="SemiFL, clients selected by profile",
+    algorithm="semifl",
+    settings=("select.name=profile",),
+)
+
+
+DIGIT_TABLES = (
+    GapTable(
+        name="mnist-iid",
+        title="MNIST, 100 labels at the server, IID",
+        preset="few-labels-mnist",
+        rows=AT_SERVER,
+        about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
+    ),
+    GapTable(
+        name="mnist-classes",
+        title="MNIST, 100 labels at the server, two classes a client",
+        preset="few-labels-mnist",
+        settings=("data.partition={name='classes', per_client=2}",),
+        rows=AT_SERVER,
+        about="50 clients with 200 digits of two classes each; 10 of them in each round.",
+    ),
+    GapTable(
+        name="mnist-client",
+        title="MNIST, one of ten clients has labels, Dirichlet 0.8",
+        preset="few-labels-client",
+        rows=(
+            Row(name="labelled-only", title="Labelled only, at one client", algorithm="fedavg"),
+            FIXMATCH,
+            FEDMATCH,
+            Row(name="rscfed", title="RSCFed", algorithm="rscfed"),
+            ALL_LABELS,
+        ),
+        about=(
+            "Ten clients share 10,000 digits, whose classes are mixed by a Dirichlet distribution with α = 0.8; one of"
+            " them has labels. All take part in each round; 50,000 digits are left aside. RSCFed begins with ten rounds"
+            " of the labelled client alone."
+        ),
+    ),
+    GapTable(
+        name="mnist-predictions",
+        title="MNIST, one label in twenty at every client, predictions instead of models",
+        preset="few-labels-predictions",
+        rows=(
+            Row(name="labelled-only", title="FedAvg on the same labels", algorithm="fedavg"),
+            FIXMATCH,
+            Row(name="ds-fl", title="DS-FL, predictions for 1,000 open digits", algorithm="ds-fl"),
+            ALL_LABELS,
+        ),
+        about=(
+            "Ten clients with 1,000 digits each, drawn at random, have labels for 50 of them. In a round a client of"
+            " DS-FL sends 4 · 1,000 · 10 = 40,000 bytes; the others send a model of 108,000 bytes."
+        ),
+    ),
+    GapTable(
+        name="mnist-foreign",
+        title="MNIST, 40 % of the clients with foreign or noisy data",
+        preset="few-labels-mnist",
+        settings=FOREIGN,
+        rows=(LABELLED_AT_SERVER, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS),
+        about=(
+            "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's selection"
+            " by profile needs no labels: it compares what the model makes of clients' data with what it makes of the"
+            " reference set."
+        ),
+    ),
+)
