@@ -1,8 +1,8 @@
 """What a round of FixMatch costs: CPU time against a round of FedAvg, in the same execution and in compiled code.
 
 Ten clients of the data set digits, half of whose rows have labels. FedAvg trains on those; FixMatch goes over them as
-often, and takes as many unlabelled samples with each batch, forward twice and back once. A round's time is that of a run
-of many rounds less one of a single round, each the fastest of several.
+often, and takes as many unlabelled samples with each batch, forward twice and back once. A round's time is that of a
+run of many rounds less one of a single round, each the fastest of several.
 """
 
 import time

@@ -296,7 +296,10 @@ def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp
     [
         ({"labels": {"at": "server", "rows": 9}}, r"at = \"server\", … } cannot be used with client.name = 'plain'"),
         ({"labels": {"at": "clients"}}, "labels at 'clients' need share or per_class, and nothing else"),
-        ({"labels": {"at": "some", "clients": 0.5, "share": 0.5}}, "labels at 'some' need clients or without, and nothing else"),
+        (
+            {"labels": {"at": "some", "clients": 0.5, "share": 0.5}},
+            "labels at 'some' need clients or without, and nothing else",
+        ),
         ({"labels": {"at": "server", "rows": 9}, "local_test": 0.2}, "local_test needs labels at clients"),
         ({"labels": {"at": "home", "rows": 9}}, "at = 'home' is unknown"),
         ({"left_out": "a", "test": 9}, "test has no effect beside left_out"),

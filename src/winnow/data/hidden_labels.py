@@ -109,9 +109,7 @@ def _kept_at_some(clients: ClientData, settings: LabelSettings, seed: int) -> ND
     return np.repeat(kept, clients.sizes)
 
 
-def _kept_but_of(
-    clients: ClientData, without: Sequence[str], owner_names: Sequence[str] | None
-) -> NDArray[np.bool_]:
+def _kept_but_of(clients: ClientData, without: Sequence[str], owner_names: Sequence[str] | None) -> NDArray[np.bool_]:
     if owner_names is None:
         raise DataError("data.labels: without names owners, and clients are none; use partition = { name = 'natural' }")
     for name in without:

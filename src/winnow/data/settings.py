@@ -68,8 +68,8 @@ class DataSettings(Settings):
     categories. With `text` the features are texts, whose words become such identifiers. With `owner` every owner is a
     client, unless a partition is set. A folder as `path` holds an .npz a client. With `table` the data are a declared
     table that several owners hold, and `path` is the federation file. The owners `left_out` are no clients: their
-    rows are the test set. With `test_owners` reference and test set are drawn from rows of these alone. `labels` says whose labels are known, and `open` how many rows without labels everybody may
-    see.
+    rows are the test set. With `test_owners` reference and test set are drawn from rows of these alone. `labels` says
+    whose labels are known, and `open` how many rows without labels everybody may see.
     """
 
     name: str = "digits"
@@ -130,17 +130,13 @@ class DataSettings(Settings):
         if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
             raise ValueError("clients = 0 (one per owner) needs partition natural; otherwise set the number of clients")
         if self.preprocessing is not None:
-            for key in ("features", "categorical", "scale", "tokens", "text", "task"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key} has no effect beside a stated preprocessing; remove one of the two")
+            unused = ("features", "categorical", "scale", "tokens", "text", "task")
+            self._refuse(unused, "{} has no effect beside a stated preprocessing; remove one of the two")
         if self.text is not None:
-            for key in ("tokens", "categorical", "scale"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key} has no effect on texts; remove {key} or text")
-        if self.left_out and self.test_owners:
-            raise ValueError("test_owners has no effect beside left_out, whose rows are the test set; remove one of them")
-        if self.left_out and self.test != type(self).model_fields["test"].default:
-            raise ValueError("test has no effect beside left_out, whose rows are the test set; remove one of the two")
+            self._refuse(("tokens", "categorical", "scale"), "{0} has no effect on texts; remove {0} or text")
+        if self.left_out:
+            unused = ("test", "test_owners")
+            self._refuse(unused, "{} has no effect beside left_out, whose rows are the test set; remove one of the two")
         if self.labels is not None and self.labels.at == "server" and self.local_test:
             raise ValueError("local_test needs labels at clients, and labels are at the server; remove one of the two")
         if self.table is not None:
@@ -154,9 +150,13 @@ class DataSettings(Settings):
             raise ValueError(f"name and table differ ({self.name!r} and {self.table!r}); remove name")
         if not self.targets:
             raise ValueError('a table needs the columns to predict: targets = ["…"]')
-        for key in ("categorical", "owner", "tokens", "text", "scale", "task"):
+        unused = ("categorical", "owner", "tokens", "text", "scale", "task")
+        self._refuse(unused, "{0} has no effect on a table, whose declaration says it; remove {0}")
+
+    def _refuse(self, keys: Iterable[str], message: str) -> None:
+        for key in keys:
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key} has no effect on a table, whose declaration says it; remove {key}")
+                raise ValueError(message.format(key))
 
     def require_unset(self, keys: Iterable[str], what: str) -> None:
         """A setting that would have no effect is a mistake."""

@@ -5,6 +5,7 @@ A simulation makes one `TrainingSetup`; in deployment the server and every site 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,9 +41,10 @@ from winnow.experiment.encode_data import OnEncoded, say_nothing
 from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.algorithms.gap_gain import TargetFeatures
 from winnow.learn.client_store import ClientStore
 from winnow.learn.ensemble.ensemble_net import InputMask
-from winnow.learn.extended_model import extend_model
+from winnow.learn.extended_model import ExtendedModel, extend_model
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
 from winnow.learn.representation_profile import ELEMENT_BYTES
@@ -297,7 +299,8 @@ class TrainingSetup:
         teacher = None if taught is None else self._teacher(*taught)
         distiller = None if open_samples is None else self._distiller(open_samples)
         start, own_final = initial or self.model.initial, final if alone else None
-        return TrainingWorkflow(plan, start, evaluator, emulation, own_final, assessor, teacher, distiller)
+        target = self._target_features(held[0]) if self.experiment.server.needs_target else None
+        return TrainingWorkflow(plan, start, evaluator, emulation, own_final, assessor, teacher, distiller, target)
 
     def _teacher(self, x: Tensor, y: Tensor) -> Teacher:
         return Teacher(
@@ -317,6 +320,11 @@ class TrainingSetup:
             seed=self.experiment.seed,
             randomness=self.model.randomness,
         )
+
+    def _target_features(self, x: Tensor) -> TargetFeatures:
+        module = self.model.execution.module
+        assert isinstance(module, ExtendedModel), "fade, which such a server needs, has a head of its own"
+        return TargetFeatures(module=deepcopy(module), x=x)
 
     def tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device

@@ -26,6 +26,8 @@ class RoundAggregate:
     """Trains a model on samples that the server has itself; None where it has none to train on."""
     replies: Sequence[Reply] = ()
     """The replies that were aggregated, for a server that `sees_updates`."""
+    target: "Features | None" = None
+    """What a model makes of samples of the target domain, for a server that `needs_target`."""
     distil: "Distil | None" = None
     """Trains a model on the open samples; None where there are none."""
 
@@ -37,6 +39,14 @@ class Teach(Protocol):
         """The model after so many epochs on the server's labelled samples, by the optimiser that clients use; gradients
         are bounded to a norm, and steps are so many times as long.
         """
+
+
+class Features(Protocol):
+    @property
+    def classes(self) -> int: ...
+
+    def __call__(self, model: ModelState) -> Tensor:
+        """The input of a model's last layer for samples of the server's, [n, width]."""
 
 
 class Distil(Protocol):
@@ -51,6 +61,8 @@ class ServerOptimiser(Choice, AlgorithmPart):
     """Whether it trains on samples of its own, and so takes a step even where no client has replied."""
     sees_updates: ClassVar[bool] = False
     """Whether single replies are looked at, so that sums of them will not do."""
+    needs_target: ClassVar[bool] = False
+    """Whether it looks at the features of target samples: the reference set without its labels."""
     download_factor: ClassVar[float] = 1.0
     """How many models a task weighs, with what `broadcast` adds."""
 

@@ -14,7 +14,7 @@ from winnow.learn.evaluation import Evaluation
 from winnow.learn.profile_by_class import restored_profile
 from winnow.learn.reply_checks import is_bounded
 from winnow.learn.run_plan import TrainingPlan
-from winnow.learn.server_optimiser import RoundAggregate
+from winnow.learn.server_optimiser import Features, RoundAggregate
 from winnow.learn.stack import ModelState
 from winnow.learn.teacher import Distiller, Teacher
 from winnow.learn.tensor_arithmetic import only
@@ -32,8 +32,9 @@ class TrainingState:
         assessor: ClientAssessor | None,
         teacher: Teacher | None,
         distiller: Distiller | None,
+        target: Features | None = None,
     ) -> None:
-        self._plan, self._teacher, self._distiller = plan, teacher, distiller
+        self._plan, self._teacher, self._distiller, self._target = plan, teacher, distiller, target
         self.assessor = assessor
         """Who says whose data are bad; None where nothing is asked about clients' data."""
         self.round = plan.rounds_before
@@ -88,6 +89,7 @@ class TrainingState:
             parts=gathered.parts,
             replies=gathered.aggregated if self._plan.algorithm.server.sees_updates else (),
             teach=None if self._teacher is None else partial(self._teacher, round=self.round),
+            target=self._target,
             distil=None if self._distiller is None else partial(self._distiller, round=self.round),
         )
         state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)

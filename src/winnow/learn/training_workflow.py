@@ -36,6 +36,7 @@ from winnow.learn.reply_checks import ExpectedReply, Rejection, is_bounded_updat
 from winnow.learn.round_costs_and_rejections import RoundRecord
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
+from winnow.learn.server_optimiser import Features
 from winnow.learn.stack import ModelState
 from winnow.learn.tasks_besides_training import TasksBesidesTraining
 from winnow.learn.teacher import Distiller, Teacher
@@ -60,8 +61,9 @@ class TrainingWorkflow(TrainingState):
         assessor: ClientAssessor | None = None,
         teacher: Teacher | None = None,
         distiller: Distiller | None = None,
+        target: Features | None = None,
     ) -> None:
-        super().__init__(plan, initial, assessor, teacher, distiller)
+        super().__init__(plan, initial, assessor, teacher, distiller, target)
         self.evaluator, self._emulate, self._evaluate_outcome = evaluator, emulate, evaluate_outcome
         self.outcome: FinalEvaluation | None = None
         """What came of the training; known at its end."""

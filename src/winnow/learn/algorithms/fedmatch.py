@@ -35,8 +35,8 @@ ROUND = "round"
 
 
 class FedMatchUpdate(ClientUpdate):
-    """Steps of σ on labelled samples and of ψ on the others; see `TwoPartGradient`. Helpers are the `helpers` nearest of
-    those that the server sends, by probabilities for one image of noise; a client that is new here has none.
+    """Steps of σ on labelled samples and of ψ on the others; see `TwoPartGradient`. Helpers are the `helpers` nearest
+    of those that the server sends, by probabilities for one image of noise; a client that is new here has none.
 
     Changes smaller than `smallest_change` are not made, so that what is sent differs in few places from what came.
     """
@@ -66,7 +66,7 @@ class FedMatchUpdate(ClientUpdate):
 
     def conflict(self, whole: "Algorithm") -> str | None:
         if isinstance(whole.local, Sgd) and whole.local.momentum:
-            return "client.name = 'fedmatch' tells steps of two parts apart, and a momentum mixes them; set local.momentum = 0"
+            return "client.name = 'fedmatch' moves two parts apart, and a momentum mixes them; set local.momentum = 0"
         return None
 
     def privacy_text(self) -> str:
@@ -93,7 +93,9 @@ class FedMatchUpdate(ClientUpdate):
         memory |= helper_memory(training, chosen_helpers(training, OWN, self.helpers), psi, self.helpers)
         trained = training.train(gradient_rule=rule, memory=memory)
         moved = {name: trained.memory[f"{PSI}/{name}"] for name in psi}
-        model, psi = self._sent(training, trained.states, {n: expand_to_clients(t, count) for n, t in psi.items()}, moved)
+        model, psi = self._sent(
+            training, trained.states, {n: expand_to_clients(t, count) for n, t in psi.items()}, moved
+        )
         return LocalResult(
             model=model,
             trained=trained,

@@ -117,7 +117,8 @@ class StepContext:
         """
         if all(batch.full for batch, _ in batches) and min_batch_size(self.execution.module) == 1:
             batches = [(_side_by_side(batches), 1.0)]
-        total, loss = [], torch.zeros(())
+        total: list[Tensor] = []
+        loss = torch.zeros(())
         for batch, factor in batches:
             gradients, losses = self.gradients(parameters, batch)
             total = list(torch._foreach_add(total, gradients, alpha=factor)) if total else gradients

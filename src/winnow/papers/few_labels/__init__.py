@@ -1,5 +1,5 @@
 """Few labels: what methods make of clients' unlabelled data, between what the labels alone give and what all labels
-would. The settings of the methods' own papers, with smaller networks and fewer steps, and clients whose data are foreign.
+would. The settings of the methods' own papers, with smaller networks and fewer steps; clients whose data are foreign.
 """
 
 from winnow.papers.few_labels.digit_tables import DIGIT_TABLES

@@ -56,7 +56,9 @@ class GapTable(PaperItem):
         return {self.name}
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return [self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows if not row.untrained_of]
+        return [
+            self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows if not row.untrained_of
+        ]
 
     def _run(self, row: Row, seed: int, wanted: ReproductionOptions) -> PaperRun:
         sets = (*self.settings, *row.settings, *wanted.sets)
