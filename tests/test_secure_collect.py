@@ -53,7 +53,7 @@ RING = ("collect.graph=ring", "collect.neighbours=2")
 KEEPER = ("collect.keeper=true",)
 ON_UPDATES = {
     *("krum", "multi-krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "fedbuff", "safa", "cyclic"),
-    *("clustered-sampling", "divfl", "fedpaq", "fedaq", "fedcomgate", "rscfed", "orchestra", "ds-fl"),
+    *("clustered-sampling", "divfl", "fedpaq", "fedaq", "fedcomgate", "rscfed", "orchestra", "ds-fl", "fedmatch"),
 }
 
 

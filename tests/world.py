@@ -39,6 +39,7 @@ NEEDED = {
     "semifl": (AT_SERVER, "client.threshold=0.5"),
     "server-only": (AT_SERVER,),
     "ds-fl": ("data.open=40",),
+    "fedmatch": ("data.labels={at = 'clients', share = 0.3}", "local.learning_rate=0.01", "client.threshold=0.4"),
 }
 """What some algorithms cannot do without."""
 

@@ -130,7 +130,7 @@ class DataSettings(Settings):
         if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
             raise ValueError("clients = 0 (one per owner) needs partition natural; otherwise set the number of clients")
         if self.preprocessing is not None:
-            unused = ("features", "categorical", "scale", "tokens", "text", "task")
+            unused: tuple[str, ...] = ("features", "categorical", "scale", "tokens", "text", "task")
             self._refuse(unused, "{} has no effect beside a stated preprocessing; remove one of the two")
         if self.text is not None:
             self._refuse(("tokens", "categorical", "scale"), "{0} has no effect on texts; remove {0} or text")

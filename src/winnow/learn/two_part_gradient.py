@@ -8,11 +8,12 @@ from torch import Tensor
 
 from winnow.learn.augment import strong
 from winnow.learn.helper_models import KNOWN
+from winnow.learn.local_optimiser import Sgd
 from winnow.learn.moving_average import average_outputs
 from winnow.learn.pseudo_labels import SURE, sure_labels
 from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, mean_loss
 
-PSI, RATE, SEEN = "psi", "rate", "seen"
+PSI, RATE, SEEN, VELOCITY = "psi", "rate", "seen", "velocity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,8 @@ class TwoPartGradient(GradientRule):
 
     over unlabelled samples u with max p ≥ τ, where p and p_h are the client's own probabilities and its helpers', and ŷ
     is the class for which most of them vote (equations 3 to 6); of classes with as many votes, the first. The sum of
-    both directions is what the optimiser follows, so it must take plain steps.
+    both directions is what the optimiser follows. Its steps are linear in gradients, momentum and decay included, so
+    that ψ is told apart by taking the same steps along its own.
     """
 
     threshold: float
@@ -34,6 +36,7 @@ class TwoPartGradient(GradientRule):
     l1: float
     helpers: int
     unlabelled_ratio: int
+    local: Sgd
 
     @property
     def draws(self) -> Sequence[Draw]:
@@ -54,8 +57,16 @@ class TwoPartGradient(GradientRule):
             slope.add_(2 * psi - tensor, alpha=2 * self.l2).add_(psi.sign(), alpha=self.l1)  # ψ − σ = 2ψ − θ
             of_parts = self.l2 * (tensor - 2 * psi).square() + self.l1 * psi.abs()
             loss = loss + of_parts.flatten(1).sum(1)
-            psi.sub_(_of_client(rate, psi) * slope)
+            psi.sub_(_of_client(rate, psi) * self._step(at, name, psi, slope))
         return list(torch._foreach_add(known, further)), loss
+
+    def _step(self, at: StepContext, name: str, psi: Tensor, slope: Tensor) -> Tensor:
+        """How far the optimiser would move ψ, as a multiple of the rate."""
+        local, slope = self.local, slope + self.local.weight_decay * psi
+        if not local.momentum:
+            return slope
+        velocity = at.memory[f"{VELOCITY}/{name}"].mul_(local.momentum).add_(slope)
+        return slope + local.momentum * velocity if local.nesterov else velocity
 
     def _unlabelled(self, at: StepContext, parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
         """The gradient of what depends on samples, and that loss of each client."""

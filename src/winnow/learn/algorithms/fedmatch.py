@@ -3,7 +3,7 @@ client asks the models of others that are like its own. Labels are at clients or
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -23,10 +23,7 @@ from winnow.learn.stack import ModelState
 from winnow.learn.stack.local_training_start import expand_to_clients
 from winnow.learn.teaching_server import TeachingServer
 from winnow.learn.tensor_arithmetic import only, scaled
-from winnow.learn.two_part_gradient import PSI, RATE, SEEN, TwoPartGradient
-
-if TYPE_CHECKING:
-    from winnow.learn.algorithm import Algorithm
+from winnow.learn.two_part_gradient import PSI, RATE, SEEN, VELOCITY, TwoPartGradient
 
 OWN = "own"
 PSI_SHARE = 0.2 / 1.2
@@ -64,11 +61,6 @@ class FedMatchUpdate(ClientUpdate):
     def label_threshold(self) -> float:
         return self.threshold
 
-    def conflict(self, whole: "Algorithm") -> str | None:
-        if isinstance(whole.local, Sgd) and whole.local.momentum:
-            return "client.name = 'fedmatch' moves two parts apart, and a momentum mixes them; set local.momentum = 0"
-        return None
-
     def privacy_text(self) -> str:
         return (
             "fedmatch: the server sees every client's update, and clients are sent the ψ of others: what these learnt "
@@ -86,9 +78,11 @@ class FedMatchUpdate(ClientUpdate):
             l1=self.l1,
             helpers=self.helpers,
             unlabelled_ratio=self.unlabelled_ratio,
+            local=_sgd(training),
         )
         none = torch.zeros(1, 1, device=training.data.device)
         memory = {f"{PSI}/{name}": tensor for name, tensor in psi.items()}
+        memory |= {f"{VELOCITY}/{name}": torch.zeros_like(tensor) for name, tensor in psi.items()}
         memory |= {SURE: none, SEEN: none, RATE: none + training.rate}
         memory |= helper_memory(training, chosen_helpers(training, OWN, self.helpers), psi, self.helpers)
         trained = training.train(gradient_rule=rule, memory=memory)
@@ -117,6 +111,11 @@ class FedMatchUpdate(ClientUpdate):
             parts[name] = before + of_psi
             sent[name] = came + (of_sigma + of_psi)
         return sent, parts
+
+
+def _sgd(training: LocalTraining) -> Sgd:
+    assert isinstance(training.local, Sgd), "another optimiser is refused before a run begins"
+    return training.local
 
 
 class FedMatchServer(TeachingServer):
