@@ -129,7 +129,7 @@ KEYS = (
     "CASE WHEN cost > 2500 THEN 'dear' ELSE 'cheap' END",
 )
 LEFT, RIGHT = ("age", "dose", "age + dose", "CASE WHEN outcome = 'home' THEN age END"), ("cost", "rate", "cost * rate")
-AGGREGATES = ("SUM({0})", "AVG({0})", "COUNT({0})", "VAR_SAMP({0})", "STDDEV_POP({0})")
+AGGREGATES = ("SUM({0})", "AVG({0})", "COUNT({0})", "VAR_SAMP({0})", "STDDEV_POP({0})", "MIN({0})", "MAX({0})")
 
 
 def random_matched_join(rng: np.random.Generator) -> str:

@@ -1,6 +1,7 @@
 """Messages of secure steps that somebody changed on their way: a result or one line, never a traceback."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from winnow.privacy.secagg.key_agreement import KeyPair
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.set_intersection.union_party import UnionParty, UnionStep
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.product_party import ProductParty
+from winnow.privacy.shares.product_step import ProductStep
 
 READER = KeyPair()
 OWNERS = (0, 1, 2)
@@ -53,8 +56,24 @@ def mix_parties() -> Parties:
     return {owner: MixParty(step, owner, sealed_rows([b"row %d" % owner], 1, 8, READER.public)) for owner in OWNERS}
 
 
+def product_parties(*, compared: bool = False) -> Parties:
+    """Two owners who multiply matrices of two rows, and a third party."""
+    step = ProductStep(
+        digest=b"d" * 32,
+        parties=OWNERS,
+        rows=2,
+        columns=(1, 2),
+        bits=16 if compared else 62,
+        thresholds=np.array([3, 4], np.int64) if compared else None,
+    )
+    matrices = {0: np.array([[1], [2]]), 1: np.array([[3, 0], [1, 1]]), 2: None}
+    return {owner: ProductParty(step, owner, matrices[owner]) for owner in OWNERS}
+
+
 STEPS: dict[str, tuple[Callable[[], Parties], int, float]] = {
-    "sum": (sum_parties, 2, 0.65),
+    "sum": (sum_parties, 2, 0.55),
+    "product": (product_parties, 2, 0.09),
+    "compared product": (partial(product_parties, compared=True), 20, 0.01),
     "comparison": (comparison_parties, 10, 0.06),
     "union": (union_parties, 6, 0.03),
     "match": (match_parties, 4, 0.01),
@@ -131,8 +150,9 @@ def test_a_thousand_changed_messages_give_a_result_or_one_line() -> None:
 
 
 @pytest.mark.slow(part="attacks")
-def test_a_hundred_thousand_changed_messages_give_a_result_or_one_line() -> None:
-    fuzz_messages(100_000, seed=2)
+@pytest.mark.parametrize("part", range(10))
+def test_a_hundred_thousand_changed_messages_give_a_result_or_one_line(part: int) -> None:
+    fuzz_messages(10_000, seed=100 + part)
 
 
 # Liars who count identifiers ------------------------------------------------------------------------------------------

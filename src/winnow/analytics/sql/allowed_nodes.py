@@ -28,6 +28,7 @@ STRUCTURE: Mapping[type[exp.Expr], tuple[str, ...]] = {
     exp.TableAlias: UNARY,
     exp.TableSample: ("method", "percent"),
     exp.Subquery: ("this", "alias"),
+    exp.Lateral: ("this", "alias"),
     exp.With: ("expressions",),
     exp.CTE: ("this", "alias"),
     exp.Union: ("with_", "this", "expression"),

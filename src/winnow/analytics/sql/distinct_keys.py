@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifiers
-from winnow.analytics.program import Compare, CountDistinct, Program, Sum
+from winnow.analytics.program import Compare, CountDistinct, Local, Program, Sum
 from winnow.analytics.sql.aggregate_values import Estimate
 from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import DISTINCT, QueryPlan
@@ -33,37 +33,22 @@ def open_distinct(
         return {}
     if len(asked) > MAX_COUNTS:
         raise DataError(f"COUNT(DISTINCT …) of {len(asked):,} groups is too much; at most {MAX_COUNTS} can be counted")
-    thresholds = np.array([minimum, *(1 << bits for bits in SIZE_BITS)], np.int64)
 
-    def lists(table: OwnerTable) -> list[list[str]]:
-        return [_identifiers(selected, name, group, table) for name, group in asked]
+    def sizes(table: OwnerTable) -> NDArray[np.int64]:
+        return np.array([len(_identifiers(selected, name, group, table)) for name, group in asked], np.int64)
 
-    def reached(table: OwnerTable) -> NDArray[np.int64]:
-        sizes = np.array([len(each) for each in lists(table)])
-        return (sizes[:, None] >= thresholds).astype(np.int64).reshape(-1)
-
-    opened = yield Compare(
-        label="identifiers at one owner", local=reached, thresholds=np.ones(len(asked) * len(thresholds), np.int64)
+    largest = yield from _open_largest(sizes, len(asked), minimum)
+    told = np.array(sorted(largest), np.int64)
+    listed = yield Sum(
+        label="identifiers", local=lambda table: sizes(table)[told], length=len(told), hidden=len(asked) - len(told)
     )
-    sizes = np.asarray(opened, bool).reshape(len(asked), len(thresholds))
-    told = np.flatnonzero(sizes[:, 0])
-    if np.any(sizes[told, -1]):
-        raise DataError(
-            f"COUNT(DISTINCT …): an owner has {1 << SIZE_BITS[-1]:,} identifiers or more; ask for fewer rows"
-        )
-
-    def totals(table: OwnerTable) -> NDArray[np.int64]:
-        return np.array([len(each) for each in lists(table)], np.int64)[told]
-
     found = dict.fromkeys(asked, Estimate(None))
-    listed = yield Sum(label="identifiers", local=totals, length=len(told), hidden=len(asked) - len(told))
-    for place, total in zip(told, listed, strict=True):
+    for place, total in zip(told.tolist(), listed, strict=True):
         name, group = asked[place]
-        most = (1 << SIZE_BITS[int(sizes[place, 1:].sum())]) - 1
         _, count = yield CountDistinct(
             label="different identifiers",
             local=partial(_identifiers, selected, name, group),
-            most=min(most, int(total)),
+            most=min(largest[place], int(total)),
             identifiers=int(total),
             minimum=minimum,
         )
@@ -74,6 +59,26 @@ def open_distinct(
         if each.function == DISTINCT and each.key is not None
         for group in shown
     }
+
+
+def _open_largest(sizes: Local, asked: int, minimum: int) -> Program[dict[int, int]]:
+    """By place among those asked for, where a single owner has as many identifiers as the minimum: the most that an
+    owner may have.
+    """
+    thresholds = np.array([minimum, *(1 << bits for bits in SIZE_BITS)], np.int64)
+
+    def reached(table: OwnerTable) -> NDArray[np.int64]:
+        return (sizes(table)[:, None] >= thresholds).astype(np.int64).reshape(-1)
+
+    ones = np.ones(asked * len(thresholds), np.int64)
+    opened = yield Compare(label="identifiers at one owner", local=reached, thresholds=ones)
+    found = np.asarray(opened, bool).reshape(asked, len(thresholds))
+    told = np.flatnonzero(found[:, 0])
+    if np.any(found[told, -1]):
+        raise DataError(
+            f"COUNT(DISTINCT …): an owner has {1 << SIZE_BITS[-1]:,} identifiers or more; ask for fewer rows"
+        )
+    return {int(place): (1 << SIZE_BITS[int(found[place, 1:].sum())]) - 1 for place in told}
 
 
 def _identifiers(selected: SelectedRows, name: str, group: int, table: OwnerTable) -> list[str]:

@@ -40,11 +40,11 @@ def open_end(keys: Sequence[OrderKey], ranks: Ranks, count: int, bits: int) -> P
         low, high = key.least - 1, key.most
         edges = key.first_edges()
         while high - low > 1:
-            tried = edges or _spread(low, high)
+            tried = edges or spread(low, high)
             edges = []
 
             def counts(table: "OwnerTable", tried: list[int] = tried, found: Place = found) -> NDArray[np.int64]:
-                within = _rows_within(ranks(table), found, tried)
+                within = rows_within(ranks(table), found, tried)
                 return np.concatenate([within, within])
 
             thresholds = np.repeat([count, count + 1], len(tried))
@@ -78,12 +78,12 @@ def open_first(first: "FirstRows", selection: "RowSelection", minimum: int) -> P
     return (yield from open_end(first.keys, selection.ranks, first.count, bits))
 
 
-def _spread(low: int, high: int) -> list[int]:
+def spread(low: int, high: int, arity: int = ARITY) -> list[int]:
     """Places between `low` and `high`, at equal distances."""
-    return sorted({low + (high - low) * part // ARITY for part in range(1, ARITY)} - {low})
+    return sorted({low + (high - low) * part // arity for part in range(1, arity)} - {low})
 
 
-def _rows_within(ranks: Sequence[NDArray[np.int64]], found: Place, tried: Sequence[int]) -> NDArray[np.int64]:
+def rows_within(ranks: Sequence[NDArray[np.int64]], found: Place, tried: Sequence[int]) -> NDArray[np.int64]:
     """How many rows are before the place `found`, or there and not beyond each of the places that are tried next."""
     same, before = _compared(ranks, found)
     ordered = np.sort(ranks[len(found)][same])

@@ -107,14 +107,16 @@ class MatchedJoin:
         """The groups of both owners that make one of the statement."""
         return divmod(group, len(self._own[1]))
 
-    def compare(self, label: str, cells: Sequence[Cell], threshold: int) -> Program[NDArray[np.bool_]]:
-        """Whether counts of identifiers reach the threshold."""
+    def compare(
+        self, label: str, cells: Sequence[Cell], threshold: int | NDArray[np.int64]
+    ) -> Program[NDArray[np.bool_]]:
+        """Whether counts reach the threshold, or each one of its own."""
         most = 1 << MAX_COMPARED_BITS
-        if threshold >= most:
-            raise DataError(f"a join between owners takes a minimum below {most:,}; here it is {threshold:,}")
+        thresholds = np.broadcast_to(np.asarray(threshold, np.int64), len(cells))
+        if np.any(thresholds >= most):
+            raise DataError(f"a join between owners takes a minimum below {most:,}; here it is {thresholds.max():,}")
         if not cells:
             return np.zeros(0, bool)
-        thresholds = np.full(len(cells), threshold, np.int64)
         opened: NDArray[np.bool_] = yield self.product(label, cells, thresholds=thresholds)
         return opened
 

@@ -4,6 +4,7 @@ They find the identifiers that both have, and learn those. What they select, gro
 compared with the minimum in shares, and of what is too small no party sends its part.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.aggregate_values import AggregateValues, Estimate
 from winnow.analytics.sql.finish_query import finish_query
 from winnow.analytics.sql.matched_join import MatchedJoin
+from winnow.analytics.sql.matched_order import search_matched
 from winnow.analytics.sql.matched_sets import decide_matched_sets
 from winnow.analytics.sql.matched_sums import open_matched_sums
-from winnow.analytics.sql.query_plan import QueryPlan
+from winnow.analytics.sql.ordered_values import hidden_ranks, open_ordered
+from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
 from winnow.analytics.sql.row_sets import DecidedSets
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL
 
@@ -34,13 +37,15 @@ def matched_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]
     opened, told = yield from open_matched_sums(join, shown, decided)
     values = AggregateValues(opened=opened, count_bits=decided.bits)
     estimates = {(each.name, group): Estimate(None) for each in plan.aggregates for group in shown}
-    for aggregate in plan.aggregates:
+    for aggregate in (each for each in plan.aggregates if each.function not in SEARCHES):
         for group in told[aggregate.name]:
             estimates[aggregate.name, group] = values.estimate(aggregate, group)
+    ordered = yield from open_ordered(told, plan, opened, terms.minimum, partial(search_matched, join))
+    hidden = len(plan.aggregates) * len(shown) - sum(map(len, told.values()))
     return {
-        **finish_query(plan, join.groups, shown, estimates),
+        **finish_query(plan, join.groups, shown, estimates | ordered),
         "left_out": decided.small_groups,
-        "hidden_values": len(plan.aggregates) * len(shown) - sum(map(len, told.values())),
+        "hidden_values": hidden + hidden_ranks(plan.aggregates, told, opened, ordered),
         "unlisted_rows": False,
     }
 

@@ -36,6 +36,8 @@ class KeyedSum:
     summand: Summand | None = None
     bits: int = 0
     """Of the fraction of sums in units of a range."""
+    at_most: tuple[str, float] | None = None
+    """Only rows whose argument of this name is no larger."""
 
 
 class MatchedRows:
@@ -100,6 +102,9 @@ def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:
 def _column(factor: KeyedSum, rows: OwnerTable, count: int) -> NDArray[np.int64]:
     if factor.holds:
         rows = _those(rows, np.logical_and.reduce([each.mask(rows) == holds for each, holds in factor.holds]))
+    if factor.at_most is not None:
+        name, limit = factor.at_most
+        rows = _those(rows, rows.numbers(name) <= limit)
     by_identifier = QueryGroups(columns=(), groups=count)
     if factor.summand is not None:
         return factor.summand.local(rows, by_identifier, factor.bits)

@@ -37,12 +37,13 @@ def open_matched_sums(
     asked = [each for each in wanted if each not in opened]
     hidden = len(join.plan.aggregates) * len(shown) - sum(map(len, told.values())) + decided.small_groups
     if asked:
-        found = yield join.product("sums", [_cell(join, *each) for each in asked], hidden=hidden)
+        found = yield join.product("sums", [summed_cell(join, *each) for each in asked], hidden=hidden)
         opened |= {each: int(value) >> _shift(join, each[0]) for each, value in zip(asked, found, strict=True)}
     return opened, told
 
 
-def _cell(join: MatchedJoin, summand: Summand, group: int) -> Cell:
+def summed_cell(join: MatchedJoin, summand: Summand, group: int) -> Cell:
+    """The product that is a sum over the joined rows of a group."""
     left, right = (
         KeyedSum(group=own, summand=_own_summand(join, place, summand), bits=_bits(join, summand))
         for place, own in enumerate(join.groups_of(group))

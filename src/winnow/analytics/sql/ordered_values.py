@@ -3,15 +3,14 @@
 Whole numbers and dates are found exactly, other numbers to half a step of 131,072 of their range.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 
 from winnow.analytics.program import Program
-from winnow.analytics.sql.aggregate_values import Estimate
+from winnow.analytics.sql.aggregate_values import Estimate, Estimates
 from winnow.analytics.sql.opened_sums import Opened, count_of
-from winnow.analytics.sql.owner_rows import QueryGroups
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
-from winnow.analytics.stats.quantile_search import STEPS, Search, rank, search_quantiles
+from winnow.analytics.stats.quantile_search import STEPS, Search, rank
 
 ROUNDING = 1e-9
 """Of levels times rows."""
@@ -21,30 +20,46 @@ def open_ordered(
     told: Mapping[str, list[int]],
     plan: QueryPlan,
     opened: Opened,
-    groups: QueryGroups,
     minimum: int,
-    bits: int,
+    search: Callable[[list[Search]], Program[list[float]]],
 ) -> Program[dict[tuple[str, int], Estimate]]:
     """By aggregate and group; what is not told is NULL."""
     ordered = [each for each in plan.aggregates if each.function in SEARCHES]
     asked = [(each, group) for each in ordered for group in told[each.name]]
     ranks = _told_ranks(asked, opened, minimum, extremes=not plan.private or minimum == 1)
-    searches: dict[tuple[str, int, int], Search] = {}
+    searches: dict[tuple[tuple[str, ...], int, int], Search] = {}
     for aggregate, group in asked:
         column = aggregate.arguments[0].column
         steps = int(column.range) if column.whole else STEPS
+        inputs = _inputs(aggregate)
         for place in ranks[aggregate.name, group]:
-            searches[column.name, group, place] = Search(column=column, group=group, rows=place, steps=steps)
-    values = yield from search_quantiles(list(searches.values()), groups, bits)
+            searches[inputs, group, place] = Search(column=column, group=group, rows=place, steps=steps, inputs=inputs)
+    values = yield from search(list(searches.values()))
     found = dict(zip(searches, values, strict=True))
     return {
         (each.name, group): _value(
             each,
             opened[count_of(each), group],
-            [found[each.arguments[0].name, group, place] for place in ranks[each.name, group]],
+            [found[_inputs(each), group, place] for place in ranks[each.name, group]],
         )
         for each, group in asked
     }
+
+
+def _inputs(aggregate: QueryAggregate) -> tuple[str, ...]:
+    return tuple(each.name for each in aggregate.inputs)
+
+
+def hidden_ranks(
+    aggregates: Sequence[QueryAggregate], told: Mapping[str, list[int]], opened: Opened, ordered: Estimates
+) -> int:
+    """How many are not told although there are rows."""
+    return sum(
+        ordered[each.name, group].value is None and opened[count_of(each), group] > 0
+        for each in aggregates
+        if each.function in SEARCHES
+        for group in told[each.name]
+    )
 
 
 def _told_ranks(

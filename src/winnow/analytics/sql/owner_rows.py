@@ -13,6 +13,7 @@ from winnow.analytics.program import Compare, Local, Program, Sum
 from winnow.analytics.sql.duckdb_engine import add_table, connection
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
 from winnow.analytics.sql.join_units import UNIT
+from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import Grouping
@@ -112,6 +113,8 @@ class RowSelection:
         self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
         self.end: Place | None = None
         """Where the rows end that the statement is about, if it is about the first ones."""
+        self.nearest_ends: list[Place | None] | None = None
+        """Where they end for each place, if it is about the nearest ones."""
         columns = selected_columns((*plan.arguments, *plan.indicators))
         for name in plan.identifiers:
             columns[name] = ColumnDeclaration(level="private")
@@ -126,6 +129,8 @@ class RowSelection:
         rows = self._rows(table)
         if self.end is not None:
             rows = rows.filter(arrow.array(not_beyond(self.ranks(table), self.end)))
+        if self.nearest_ends is not None:
+            rows = rows.filter(arrow.array(self.pairs(table).within(self.nearest_ends)))
         codes = group_codes([rows.column(key.name) for key in self._plan.keys], groups, rows.num_rows)
         if self._plan.sample is not None:
             rows, codes = self._weighted(self._plan.sample, rows, codes)
@@ -157,6 +162,18 @@ class RowSelection:
         assert self._plan.first is not None
         rows = self._rows(table)
         return with_lots([key.ranks(rows.column(key.name)) for key in self._plan.first.keys], rows.num_rows, table)
+
+    def pairs(self, table: OwnerTable) -> PairRanks:
+        """Of places and the rows that may be nearest to them."""
+        assert self._plan.nearest is not None
+        rows = self._rows(table)
+        (lots,) = with_lots([], rows.num_rows, table)
+        return pair_ranks(self._plan.nearest, rows, lots)
+
+    def place_count(self, table: OwnerTable) -> int:
+        """How many places there are, whatever WHERE says."""
+        assert self._plan.nearest is not None
+        return int(self._execute(table, self._plan.nearest.count_sql, sampled=False).column(0)[0].as_py())
 
     def count(self, table: OwnerTable) -> int:
         return int(self._rows(table).num_rows)

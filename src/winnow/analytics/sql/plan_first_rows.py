@@ -19,7 +19,7 @@ class FirstRows:
     keys: tuple[OrderKey, ...]
     count: int
 
-    def columns(self) -> list[exp.Expr]:
+    def columns_shown(self) -> list[exp.Expr]:
         """The keys of a row, by their own names."""
         return [exp.alias_(exp.column(PREFIX + key.name), key.name) for key in self.keys]
 

@@ -1,13 +1,14 @@
 """From a statement and a declaration to a plan. Everything that is refused is refused here, before any row is read."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import duckdb
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.check_plan import check_plan, overlaps
 from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
@@ -16,11 +17,12 @@ from winnow.analytics.sql.flatten_subquery import flattened
 from winnow.analytics.sql.join_units import UNIT, chooses_by_private, unit_of
 from winnow.analytics.sql.owner_join import OwnerJoin, chooses_by_private_column, owner_join
 from winnow.analytics.sql.parse_sql import parse_sql
-from winnow.analytics.sql.plan_aggregates import AggregateReader, function_name
+from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
+from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
 from winnow.analytics.sql.public_keys import public_key_sql
-from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SEARCHES, JoinSide, QueryAggregate, QueryKey, QueryPlan
+from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
@@ -31,20 +33,24 @@ from winnow.core.untrusted_text import one_line
 MAX_COLUMNS = 200
 
 
-def make_query_plan(sql: str, tables: Mapping[str, TableDeclaration], *, apart: bool = False) -> QueryPlan:
+def make_query_plan(
+    sql: str, tables: Mapping[str, TableDeclaration], *, apart: bool = False, told: Sequence[str] = ()
+) -> QueryPlan:
     """The plan; ConfigError in one line names what is refused, and where. Every owner has all the tables, or two owners
-    have them `apart`.
+    have them `apart`; rows of those `told` are made known to all before.
     """
-    return _make_plan(sql, tuple((name, each.model_dump_json()) for name, each in tables.items()), apart)
+    declared = tuple((name, each.model_dump_json()) for name, each in tables.items())
+    return _make_plan(sql, declared, apart, frozenset(told))
 
 
 @lru_cache(maxsize=64)
-def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool) -> QueryPlan:
+def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool, told: frozenset[str]) -> QueryPlan:
     """Simulated owners make the same plan, one after another."""
     declarations = {name: TableDeclaration.model_validate_json(each) for name, each in declared}
     tree = parse_sql(sql)
     sample = take_sample(tree)
-    tables = {name.lower(): table_relation(name, each) for name, each in declarations.items()}
+    tables = {name.lower(): table_relation(name, each, told=name in told) for name, each in declarations.items()}
+    nearest = take_nearest(tree, tables)
     first, inner = take_first(tree, tables)
     if first is None:
         tree = flattened(tree)
@@ -52,8 +58,6 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool) -> 
         raise refused(tree, "LIMIT in a subquery is supported where a statement names one table")
     source = row_source(tree, tables, apart=apart)
     join = owner_join(tree, source) if apart else None
-    if sample is not None and join is not None:
-        raise refused(tree, "TABLESAMPLE of a join between owners is not supported")
     if first is not None and inner is not None:
         add_keys(inner, first)
     if not source.divided:
@@ -69,8 +73,19 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool) -> 
             tables=tuple(declarations),
             sample=sample,
             first=first,
+            nearest=None if nearest is None else nearest.planned(source),
         )
         return planner.plan()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """The end of a statement, over keys and aggregates: its columns, HAVING and ORDER BY."""
+
+    names: list[str]
+    finished: list[exp.Expr]
+    conditions: list[exp.Expr]
+    order: list[exp.Expr]
 
 
 @dataclass(kw_only=True)
@@ -82,61 +97,63 @@ class _Planner:
     tables: tuple[str, ...]
     sample: TableSample | None
     first: FirstRows | None
-    reader: AggregateReader = field(init=False)
+    nearest: NearestJoin | None
 
-    def plan(self) -> QueryPlan:
+    def __post_init__(self) -> None:
         self.reader = AggregateReader(self.source)
         self._unit = unit_of(self.source) if self.join is None else None
         self._safe = with_safe_conditions(self.tree)
-        outputs = list(self._outputs())
-        aliases = {name.lower(): value for value, name, given in outputs if given}
-        key_nodes = list(self._key_nodes([value for value, _, _ in outputs], aliases))
-        self._key_names = {text_of(node): f"k{place}" for place, node in enumerate(key_nodes)}
-        finished = [self._finished(value) for value, _, _ in outputs]
-        having = self.tree.args.get("having")
-        conditions = [self._finished(self._resolved(having.this, aliases, source_first=True))] if having else []
-        order = [self._ordered(each, aliases, len(outputs)) for each in _listed(self.tree.args.get("order"))]
-        if not self.reader.found and not key_nodes:
-            raise refused(self.tree, "a SELECT without aggregates would show rows; COUNT, SUM, AVG and others do not")
-        self.reader.check_levels()
-        types = self._types(key_nodes)
-        keys = [self._key(place, node, types[place]) for place, node in enumerate(key_nodes)]
+
+    def plan(self) -> QueryPlan:
+        nodes, end = self._read()
+        types = self._types(nodes)
+        keys = [self._key(place, node, types[place]) for place, node in enumerate(nodes)]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
-        names = unique_names([name for _, name, _ in outputs])
         plan = QueryPlan(
             tables=self.tables,
             keys=tuple(keys),
             aggregates=tuple(aggregates),
             local_sql="" if sides else self._local(keys, self.reader.columns()),
             public_sql=public_key_sql(self.tree, self.source, unlisted) if unlisted and not sides else None,
-            finish_sql=finish_sql(self.tree, finished, names, conditions, order, keys, aggregates),
-            columns=tuple(names),
-            error_columns=tuple(error_sources(finished)),
+            finish_sql=finish_sql(self.tree, end.finished, end.names, end.conditions, end.order, keys, aggregates),
+            columns=tuple(end.names),
+            error_columns=tuple(error_sources(end.finished)),
             copies=sum(1 for _ in self.tree.find_all(exp.Table)) - sum(1 for _ in self.tree.find_all(exp.CTE)),
             counted=self._counted(),
             indicators=self.reader.indicators,
             private=self._private(),
             sample=self.sample,
             first=self.first,
+            nearest=self.nearest,
+            overlapping=overlaps(self.source, nodes, numbered=self._unit is not None and bool(self._unit.numbered)),
             sides=sides,
         )
-        self._check_sample(plan)
-        if self._unit is not None and (ranked := [each for each in aggregates if each.level is not None]):
-            node = self.reader.found[list(self.reader.found)[aggregates.index(ranked[0])]]
-            raise refused(node, f"{function_name(node)} of a join is not supported: one row may be joined with many")
+        check_plan(plan, self.tree, self.source, list(self.reader.found.values()))
         for sql in (plan.local_sql,) if sides is None else [each.local_sql for each in sides]:
             described_types(self.opened, sql)
         return plan
 
+    def _read(self) -> tuple[list[exp.Expr], _End]:
+        """The keys of GROUP BY, and the end of the statement, whose aggregates the reader knows then."""
+        outputs = list(self._outputs())
+        aliases = {name.lower(): value for value, name, given in outputs if given}
+        nodes = list(self._key_nodes([value for value, _, _ in outputs], aliases))
+        self._key_names = {text_of(node): f"k{place}" for place, node in enumerate(nodes)}
+        finished = [self._finished(value) for value, _, _ in outputs]
+        having = self.tree.args.get("having")
+        conditions = [self._finished(self._resolved(having.this, aliases, source_first=True))] if having else []
+        order = [self._ordered(each, aliases, len(outputs)) for each in _listed(self.tree.args.get("order"))]
+        if not self.reader.found and not nodes:
+            raise refused(self.tree, "a SELECT without aggregates would show rows; COUNT, SUM, AVG and others do not")
+        self.reader.check_levels()
+        names = unique_names([name for _, name, _ in outputs])
+        return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
+
     def _sides(
         self, join: OwnerJoin, keys: list[QueryKey], aggregates: list[QueryAggregate]
     ) -> tuple[JoinSide, JoinSide]:
-        for node, each in zip(self.reader.found.values(), aggregates, strict=True):
-            if each.function in (*SEARCHES, DISTINCT):
-                called = function_name(node.this if isinstance(node, exp.Filter) else node)
-                raise refused(node, f"{called} of a join between owners is not supported")
         arguments = dict.fromkeys(one for each in aggregates for one in each.inputs)
         return join_sides(self.tree, self.source, join, keys, [*arguments, *self.reader.indicators])
 
@@ -149,20 +166,6 @@ class _Planner:
         if self.join is not None:
             return chooses_by_private_column(self.tree, self.source, self.join)
         return chooses_by_private(self.tree, self.source)
-
-    def _check_sample(self, plan: QueryPlan) -> None:
-        if self.sample is None:
-            return
-        if plan.identifiers:
-            raise refused(self.tree, "COUNT(DISTINCT …) of a sample does not tell how many there are; leave one out")
-        if self.sample.method == "BERNOULLI":
-            return
-        if self.first is not None:
-            raise refused(self.tree, f"TABLESAMPLE {self.sample.method} and LIMIT in a subquery cannot be combined")
-        for each, node in zip(plan.aggregates, self.reader.found.values(), strict=True):
-            if each.function not in SAMPLED:
-                named = function_name(node.this if isinstance(node, exp.Filter) else node)
-                raise refused(node, f"{named} of a sample takes TABLESAMPLE BERNOULLI, not {self.sample.method}")
 
     def _outputs(self) -> Iterator[tuple[exp.Expr, str, bool]]:
         """Each expression of SELECT, its name, and whether that was given by AS."""
@@ -249,14 +252,16 @@ class _Planner:
 
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
         named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
-        ordered = self.first.columns() if self.first is not None else []
+        ordered = [each for part in (self.first, self.nearest) if part is not None for each in part.columns_shown()]
         units = [] if self._unit is None else [exp.alias_(self._unit.node.copy(), UNIT, quoted=True)]
         rows = self._rows([*named, *arguments, *units, *ordered] or [exp.Literal.number(1)], self._safe)
         if self._unit is not None:
             self._unit.number_rows(rows)
+        if self.nearest is not None:
+            self.nearest.number_places(rows)
         where = self._safe.args.get("where")
         rows.set("where", None if where is None else where.copy())
-        return rows.sql("duckdb")
+        return rows.sql("duckdb") if self.nearest is None else self.nearest.sliced(rows.sql("duckdb"))
 
     def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
         known = describe_expression(node, self.source.described)

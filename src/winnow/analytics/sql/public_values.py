@@ -32,8 +32,16 @@ length shows how many an owner has.
 """
 
 
-def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[list[Group]]:
+def open_public_values(local: Callable[["OwnerTable"], list[Group]], what: str = "GROUP BY") -> Program[list[Group]]:
     """The values that any owner has, sorted. Opened are how many owners have long ones, and the values."""
+    found = yield from open_counted_values(local, what)
+    return [group for group, _ in found]
+
+
+def open_counted_values(
+    local: Callable[["OwnerTable"], list[Group]], what: str = "GROUP BY"
+) -> Program[list[tuple[Group, int]]]:
+    """Each value beside how many owners have it; `what` names them in errors."""
 
     def texts(table: "OwnerTable") -> list[bytes]:
         return [json.dumps(each, ensure_ascii=False).encode() for each in local(table)]
@@ -47,9 +55,9 @@ def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[
     opened = yield Sum(label="how long public values are", local=sizes, length=2 + MAX_TEXT // WORD)
     words = sum(int(each) > 0 for each in opened[1:])
     if words > MAX_TEXT // WORD:
-        raise DataError(f"GROUP BY: a public value is longer than {MAX_TEXT} letters; group by a shorter text")
+        raise DataError(f"{what}: a public value is longer than {MAX_TEXT} letters; ask for shorter texts")
     if opened[0] > 0:
-        raise DataError(f"GROUP BY: an owner has more than {MAX_VALUES:,} public values; group by less")
+        raise DataError(f"{what}: an owner has more than {MAX_VALUES:,} public values; ask for fewer")
     for attempt, capacity in enumerate(CAPACITIES if words else ()):
         cells = HASHES * (9 * capacity // 20 + 4)
 
@@ -63,11 +71,11 @@ def open_public_values(local: Callable[["OwnerTable"], list[Group]]) -> Program[
         opened = yield Sum(label=label, local=table_of, length=cells * (words + 2))
         found = _decoded(opened.reshape(cells, words + 2), words, attempt)
         if found is not None:
-            return sorted(found, key=lambda group: [(each is None, each or "") for each in group])
+            return sorted(found, key=lambda one: [(each is None, each or "") for each in one[0]])
     if not words:
         return []
     raise DataError(
-        f"GROUP BY: the owners' public values could not be read; they may be more than {MAX_VALUES:,}: group by less"
+        f"{what}: the owners' public values could not be read; they may be more than {MAX_VALUES:,}: ask for fewer"
     )
 
 
@@ -86,19 +94,21 @@ def _entry(text: bytes, words: int) -> NDArray[np.int64]:
     return np.array([1, check, *numbers], np.int64)
 
 
-def _decoded(cells: NDArray[np.object_], words: int, attempt: int) -> list[Group] | None:
-    left, found = cells.copy(), list[Group]()
+def _decoded(cells: NDArray[np.object_], words: int, attempt: int) -> list[tuple[Group, int]] | None:
+    left, found = cells.copy(), list[tuple[Group, int]]()
     waiting = list(range(len(left)))
     while waiting:
-        cell = left[waiting.pop()]
+        place = waiting.pop()
+        cell = left[place]
         text = _single(cell, words)
-        if text is None:
+        places = [] if text is None else _places(text, len(left), attempt)
+        if text is None or place not in places:  # a value in a cell that is not its own is somebody's lie
             continue
         entry = cell.copy()
-        found.append(_group(text))
-        for place in _places(text, len(left), attempt):
-            left[place] = left[place] - entry
-            waiting.append(place)
+        found.append((_group(text), int(cell[0])))
+        for each in places:
+            left[each] = left[each] - entry
+            waiting.append(each)
     return found if not any(each != 0 for each in left.reshape(-1)) else None
 
 
@@ -109,7 +119,7 @@ def _group(text: bytes) -> Group:
     except ValueError:
         group = None
     if not isinstance(group, list) or not all(each is None or isinstance(each, str) for each in group):
-        raise DataError("GROUP BY: an owner sent a public value that cannot be read")
+        raise DataError("an owner sent a public value that cannot be read")
     return tuple(group)
 
 

@@ -76,6 +76,8 @@ class QueryAnswer:
         if groups:
             or_none = " or none" if "epsilon" in self.answer else ""
             found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows{or_none}.")
+        if overlapping := self.answer.get("overlapping", 0):
+            found.append(f"{overlapping} of them share all but fewer than {minimum} rows, or only so few, with others.")
         if hidden:
             found.append(f"{hidden} value{'s' * (hidden != 1)} hidden: fewer than {minimum} rows would be told of.")
         if self.answer.get("too_few_rows"):

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from winnow.analytics.sql.plan_first_rows import FirstRows
+from winnow.analytics.sql.plan_nearest import NearestJoin
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import NumberColumn
 
@@ -131,6 +132,10 @@ class QueryPlan:
     """The rows that each owner takes, by chance."""
     first: FirstRows | None = None
     """The statement is about the first rows of all owners."""
+    nearest: NearestJoin | None = None
+    """The statement is about the rows that are nearest to each of some places."""
+    overlapping: bool = False
+    """Whether a row may be joined with several of a table that all owners have, and so stand in several groups."""
     sides: tuple[JoinSide, JoinSide] | None = None
     """Of a join between two owners."""
 

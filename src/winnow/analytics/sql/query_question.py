@@ -14,6 +14,7 @@ from winnow.core.installed_package import install_command
 if TYPE_CHECKING:
     from winnow.analytics.program import Program
     from winnow.analytics.sql.query_plan import QueryPlan
+    from winnow.analytics.sql.told_tables import ToldTable
 
 MAX_SQL = 20_000
 
@@ -54,35 +55,54 @@ class QueryQuestion(Question):
         from winnow.analytics.sql.explain_matched_query import explain_matched_query  # noqa: PLC0415
         from winnow.analytics.sql.explain_query import explain_query  # noqa: PLC0415 - agents explain nothing
         from winnow.analytics.sql.explain_rows import explain_rows  # noqa: PLC0415
-        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
         from winnow.analytics.sql.plan_rows import make_rows_plan  # noqa: PLC0415
 
         if self.shows_rows():
             return explain_rows(make_rows_plan(self.sql, self.table, terms.declaration), terms)
-        plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
+        plan, told = self._planned(terms)
         if plan.sides is not None:
             return explain_matched_query(plan, terms)
-        return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon)
+        return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon, told)
+
+    def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
+        """The plan, and the tables that are told to all parties before."""
+        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.told_tables import told_tables, told_terms  # noqa: PLC0415
+
+        told = told_tables(self, self.sql, terms)
+        if told:
+            tables = told_terms(terms, self.tables, told).tables(self.tables)
+            return make_query_plan(self.sql, tables, told=[each.name for each in told]), told
+        return make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms)), ()
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
-        from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
-        from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
-        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
+        from winnow.analytics.sql.told_tables import told_terms, with_told_tables  # noqa: PLC0415
 
-        apart = held_apart(self, terms)
         if self.explain:
+            if not self.shows_rows():
+                self._planned(terms)
             return self._answer(terms, (), {"rows": [], "costs": self._likely_costs(terms)})
         if self.shows_rows():
             return (yield from self._rows_program(terms))
-        plan = make_query_plan(self.sql, terms.tables(self.tables), apart=apart)
-        if apart:
-            told = yield from self._matched_program(plan, terms)
-        elif self.epsilon is None:
-            told = yield from exact_query(plan, terms)
+        plan, told = self._planned(terms)
+        if plan.sides is not None:
+            found = yield from self._matched_program(plan, terms)
+        elif told:
+            known = told_terms(terms, self.tables, told)
+            found = yield from with_told_tables(self._own_program(plan, known), known, told)
         else:
-            told = yield from noisy_query(plan, terms, self.rho(terms))
-            told |= {"epsilon": self.epsilon, "delta": self.delta}
-        return self._answer(terms, plan.columns, told)
+            found = yield from self._own_program(plan, terms)
+        return self._answer(terms, plan.columns, found)
+
+    def _own_program(self, plan: "QueryPlan", terms: MergedTerms) -> "Program[dict[str, Any]]":
+        """Of rows that every owner selects by itself."""
+        from winnow.analytics.sql.exact_query import exact_query  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.noisy_query import noisy_query  # noqa: PLC0415
+
+        if self.epsilon is None:
+            return (yield from exact_query(plan, terms))
+        noisy = yield from noisy_query(plan, terms, self.rho(terms))
+        return {**noisy, "epsilon": self.epsilon, "delta": self.delta}
 
     def _matched_program(self, plan: "QueryPlan", terms: MergedTerms) -> "Program[dict[str, Any]]":
         from winnow.analytics.sql.matched_query import matched_query  # noqa: PLC0415 - agents run no program

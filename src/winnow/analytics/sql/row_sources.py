@@ -29,6 +29,8 @@ class Relation:
     """Whether a row of it may be made of rows of several tables."""
     tables: frozenset[str] = frozenset()
     """Of owners' different rows, that its own are made of."""
+    told: bool = False
+    """Whether an owner chose its rows, and told them all parties."""
 
     @property
     def together(self) -> str | None:
@@ -136,14 +138,14 @@ class RowSource:
         return [each for each in self.items if each.relation.divided]
 
 
-def table_relation(table: str, declaration: TableDeclaration) -> Relation:
+def table_relation(table: str, declaration: TableDeclaration, *, told: bool = False) -> Relation:
     found: dict[str, Described] = {}
     for name, column in declaration.columns.items():
         if name.lower() in found:
             raise ConfigError(f"columns '{one_line(name)}' differ in case alone; SQL cannot tell them apart")
         found[name.lower()] = described_column(name, column)
     divided = not declaration.replicated
-    return Relation(columns=found, divided=divided, tables=frozenset({table.lower()} if divided else ()))
+    return Relation(columns=found, divided=divided, tables=frozenset({table.lower()} if divided else ()), told=told)
 
 
 def row_source(
@@ -222,6 +224,7 @@ def _rows_of(
         divided=bool(source.divided),
         joined=len(source.items) > 1 or source.items[0].relation.joined,
         tables=frozenset[str]().union(*(item.relation.tables for item in source.items)),
+        told=any(item.relation.told for item in source.items),
     )
 
 
@@ -249,6 +252,7 @@ def _united(node: exp.Union, known: Mapping[str, Relation], outer: RowSource | N
         divided=first.divided,
         joined=any(each.joined for each in found),
         tables=frozenset[str]().union(*(each.tables for each in found)),
+        told=any(each.told for each in found),
     )
 
 

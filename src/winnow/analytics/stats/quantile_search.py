@@ -4,8 +4,9 @@ Only comparisons are opened: Σ over owners of #{x ≤ edge} ≥ ⌈q·n⌉. Eac
 part of it, into a 131,072nd of the column's range at the end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +27,10 @@ COMPARISONS_A_ROUND = 150
 
 Quantiles: TypeAlias = Mapping[tuple[str, int, float], float | None]
 """By column, group and level."""
+Edges: TypeAlias = NDArray[np.int64]
+"""A row of steps for each search."""
+Ask: TypeAlias = Callable[[Edges, NDArray[np.int64]], Program[NDArray[np.bool_]]]
+"""Whether so many rows do not exceed each edge, row by row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,8 @@ class Search:
     group: int | None
     rows: int
     steps: int = STEPS
+    inputs: tuple[str, ...] = ()
+    """Of a join between owners: what must be there for a row to count."""
 
     def edge(self, step: NDArray[np.int64] | int) -> NDArray[np.float64]:
         return self.column.low + np.asarray(step) * (self.column.range / self.steps)
@@ -47,6 +54,17 @@ def rank(level: float, count: int) -> int:
 
 
 def search_quantiles(searches: list[Search], grouping: Grouping, bits: int) -> Program[list[float]]:
+    """The values, where each owner counts its own rows."""
+
+    def ask(tried: Edges, goals: NDArray[np.int64]) -> Program[NDArray[np.bool_]]:
+        counts = partial(_rows_within, searches, grouping, tried)
+        opened: NDArray[np.bool_] = yield Compare(label="quantiles", local=counts, thresholds=goals, bits=bits)
+        return opened
+
+    return (yield from narrow_down(searches, ask))
+
+
+def narrow_down(searches: list[Search], ask: Ask) -> Program[list[float]]:
     """The values; an edge that too few rows reach is `low`, one that enough do not exceed is `high`."""
     if not searches:
         return []
@@ -57,11 +75,7 @@ def search_quantiles(searches: list[Search], grouping: Grouping, bits: int) -> P
     while (high - low > 1).any():
         further = np.ceil((high - low)[:, None] * parts / arity).astype(np.int64)
         tried = np.minimum(low[:, None] + further, high[:, None])
-
-        def counts(table: "OwnerTable", tried: NDArray[np.int64] = tried) -> NDArray[np.int64]:
-            return _rows_within(searches, grouping, tried, table)
-
-        opened = yield Compare(label="quantiles", local=counts, thresholds=np.repeat(goals, arity - 1), bits=bits)
+        opened = yield from ask(tried, np.repeat(goals, arity - 1))
         reached = opened.reshape(tried.shape)
         high = np.where(reached, tried, high[:, None]).min(axis=1)
         low = np.where(~reached, tried, low[:, None]).max(axis=1)
