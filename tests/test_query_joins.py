@@ -202,7 +202,7 @@ def test_what_cannot_be_joined_is_refused_by_name_and_line(sql: str) -> None:
     ],
 )
 def test_a_distance_between_rows_of_two_owners_is_refused_by_name(sql: str, apart: bool) -> None:
-    with pytest.raises(ConfigError, match=r"^a distance between rows of two owners is not supported; .* \(line 1\)$"):
+    with pytest.raises(ConfigError, match=r"^a distance between rows of two owners takes a table .* \(line 1\)$"):
         make_query_plan(sql, {name: DECLARATIONS[name] for name in ("orders", "items")}, apart=apart)
 
 

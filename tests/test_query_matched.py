@@ -18,6 +18,8 @@ from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import ConfigError, RoundFinished
 
 POOLED = pooled_rows(300, seed=3)
+HALF_STEP = 5000 / 131_072 / 2
+"""Of the widest range: MIN and MAX of numbers that are not whole are told to half a step of their range."""
 
 
 def check_against_duckdb(sql: str, answer: dict[str, Any]) -> None:
@@ -32,7 +34,7 @@ def check_against_duckdb(sql: str, answer: dict[str, Any]) -> None:
         for name, one, two in zip(answer["columns"], own, other, strict=True):
             # Σuv is a product of fractions of 25 bits: in a small group with little spread its rounding shows
             near = name in across and None not in (one, two) and abs(one - two) < 2e-5
-            near |= name in ordered and isinstance(two, float) and abs(one - two) <= 25 / 131_072  # half a step
+            near |= name in ordered and isinstance(two, float) and abs(one - two) <= HALF_STEP
             assert near or agree(one, two, name, searched=False), (sql, name, one, two)
 
 

@@ -65,14 +65,17 @@ def test_stated_errors_of_rows_are_right(method: str, shape: dict[str, str]) -> 
 
 @pytest.mark.slow(part="science")
 def test_stated_errors_of_owners_are_right() -> None:
-    """Ten of twenty owners, whose sizes differ widely: an error is too small where the largest was not drawn."""
-    for name, missed in scores("SYSTEM", 50, ALL, 20, 60).items():
-        assert 0.75 < float(np.std(missed)) < 1.4, name
+    """Ten of twenty owners, whose sizes differ widely."""
+    for name, missed in scores("SYSTEM", 50, ALL, 20, 100).items():
+        if name == "n":  # in proportion to rows, all rows are counted as they are
+            assert missed == [] or max(map(abs, missed)) < 1
+            continue
+        assert 0.8 < float(np.std(missed)) < 1.2, name
 
 
 def test_some_owners_stand_for_all() -> None:
     tables = divided(pooled_rows(4000, seed=3), 12, seed=3)
-    sql = "SELECT COUNT(*) AS n, AVG(cost) AS a FROM stays{}"
+    sql = "SELECT COUNT(*) AS n, AVG(cost) AS a FROM stays{} WHERE age > 40"
     truth = answer_of(sql.format(""), tables)["rows"][0]
     (row,), (errors,) = (
         answer_of(sql.format(" TABLESAMPLE SYSTEM(50 PERCENT)"), tables)[each] for each in ("rows", "errors")

@@ -55,18 +55,14 @@ def check_links(select: exp.Select, source: RowSource) -> None:
 
 
 def refuse_distance_join(select: exp.Select, source: RowSource) -> None:
-    """Pairs of rows of two tables, chosen by their distance, whose rows are not at one owner.
-
-    Found exactly, they would take a comparison in shares for every pair; found by cells of a grid, owners would learn
-    which cells of each other's have rows.
-    """
+    """Pairs of rows of two tables, chosen by their distance, of which none is told to all owners (`told_tables.py`)."""
     for node in select.walk():
         items = {source.item_of(each) for each in node.find_all(exp.Column)} if DISTANCE in node.meta else set()
         if len([each for each in items if each is None or each.relation.divided]) > 1:
             raise refused(
                 node,
-                "a distance between rows of two owners is not supported; name a place in DWITHIN(x, y, x0, y0, r), "
-                "or join rows that lie together",
+                "a distance between rows of two owners takes a table of which the statement reads public columns alone; "
+                "or name a place in DWITHIN(x, y, x0, y0, r), or join rows that lie together",
             )
 
 

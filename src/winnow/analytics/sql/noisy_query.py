@@ -52,6 +52,10 @@ def noisy_query(plan: QueryPlan, terms: MergedTerms, rho: float) -> Program[dict
 
 
 def _check(plan: QueryPlan) -> None:
+    if plan.copies > 1:
+        raise ConfigError(
+            "with noise a statement names one table, once: a join or UNION ALL counts a row several times"
+        )
     if exact := [each for each in plan.aggregates if each.function not in NOISY]:
         name = "COUNT(DISTINCT …)" if exact[0].function == DISTINCT else exact[0].function.upper()
         raise ConfigError(f"{name} cannot be told with noise; leave it out, or ask without epsilon")
@@ -62,10 +66,6 @@ def _check(plan: QueryPlan) -> None:
         raise ConfigError("TABLESAMPLE and noise cannot be combined; leave one of them out")
     if plan.first is not None:
         raise ConfigError("the first rows of all owners cannot be found with noise; leave LIMIT out of the subquery")
-    if plan.copies > 1:
-        raise ConfigError(
-            "with noise a statement names one table, once: a join or UNION ALL counts a row several times"
-        )
 
 
 def _key(rows: RowSet) -> Key:

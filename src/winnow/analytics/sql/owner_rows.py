@@ -59,6 +59,10 @@ class SelectedRows:
         rows = self.rows(table)
         return distinct_units(rows, self.groups.codes(rows), self.groups.count, mask)
 
+    def drawn(self, table: OwnerTable) -> bool:
+        """Whether an owner is among those that TABLESAMPLE SYSTEM takes."""
+        return self._selection.drawn(table)
+
     def outside(self, table: OwnerTable) -> int:
         """How many belong to no group."""
         return self._found(table)[2]
@@ -196,9 +200,13 @@ class RowSelection:
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None
         found = execute_at_owner(table, self._declarations, sql, sample)
-        if sample is None or sample.method != "SYSTEM" or sample.has_owner(sql, table.place, self._owners):
-            return found
-        return found.slice(0, 0)
+        return found if sample is None or self.drawn(table) else found.slice(0, 0)
+
+    def drawn(self, table: OwnerTable) -> bool:
+        sample = self._plan.sample
+        if sample is None or sample.method != "SYSTEM":
+            return True
+        return sample.has_owner(self._plan.local_sql, table.place, self._owners)
 
 
 def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclaration]:

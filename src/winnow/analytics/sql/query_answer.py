@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.core import ConfigError
+from winnow.core.join_names import counted
 from winnow.core.untrusted_text import one_line
 
 if TYPE_CHECKING:
@@ -73,11 +74,14 @@ class QueryAnswer:
         """What a reader should know of the table, a line each."""
         groups, hidden, minimum = self.left_out, self.answer["hidden_values"], self.answer["minimum"]
         found = []
-        if groups:
+        overlapping = self.answer.get("overlapping", 0)
+        if groups > overlapping:
             or_none = " or none" if "epsilon" in self.answer else ""
-            found.append(f"{groups} group{'s' * (groups != 1)} left out: fewer than {minimum} rows{or_none}.")
-        if overlapping := self.answer.get("overlapping", 0):
-            found.append(f"{overlapping} of them share all but fewer than {minimum} rows, or only so few, with others.")
+            found.append(f"{counted(groups - overlapping, 'group')} left out: fewer than {minimum} rows{or_none}.")
+        if overlapping:
+            found.append(
+                f"{counted(overlapping, 'group')} left out: beside others, fewer than {minimum} rows would be told of."
+            )
         if hidden:
             found.append(f"{hidden} value{'s' * (hidden != 1)} hidden: fewer than {minimum} rows would be told of.")
         if self.answer.get("too_few_rows"):

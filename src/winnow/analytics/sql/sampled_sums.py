@@ -9,9 +9,10 @@ where n of the N rows of a group were drawn at an owner
 
     V(x, y) = N² (1 − n/N) s(x, y)/n,
 
-and where m of M owners were drawn, with totals X and Y of each,
+and where m of M owners were drawn, with totals X and Y of each and the part Z of all rows that it has: a total is
+estimated in proportion to rows, by T = ΣX/ΣZ (a ratio estimator; Cochran, 1977, section 6), and
 
-    V(x, y) = M² (1 − m/M) s(X, Y)/m.
+    V(x, y) = m (1 − m/M) s(X − TZ, Y − T′Z)/(ΣZ)².
 
 Owners compute their part of it, and only sums over all of them are opened. That of a mean R = Σwx/Σw is, to first
 order, (V(x, x) − 2R V(x, 1) + R² V(1, 1))/(Σw)².
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 SUMS = 5
 """Σw, Σwu, V(1, 1), V(1, u), V(u, u); u is a number in units of its range."""
+OWNER_SUMS = 9
+"""Of owners that were drawn: ΣX, ΣU, ΣZ, and ΣXX, ΣXU, ΣUU, ΣXZ, ΣUZ, ΣZZ."""
 Numbers: TypeAlias = NDArray[np.float64]
 
 
@@ -67,17 +70,29 @@ def open_sampled(
     asked = [(each, group) for each in aggregates if each.function in SAMPLED for group in told[each.name]]
     chosen = list(dict.fromkeys(each for each, _ in asked))
 
+    if not asked:
+        return {}
+    by_owner = scale.sample.method == "SYSTEM"
+    length, everything = OWNER_SUMS if by_owner else SUMS, 1
+    if by_owner:
+        (rows,) = yield Sum(label="rows of all owners", local=lambda table: np.array([len(table)]), length=1)
+        everything = max(1, int(rows))
+
     def sums(table: "OwnerTable") -> NDArray[np.int64]:
         rows = selected.rows(table)
         own = {each.name: _local(each, rows, selected.groups, scale.sample) for each in chosen}
+        if by_owner:
+            part = len(table) / everything if selected.drawn(table) else 0.0
+            own = {name: _owner_sums(numbers, part) for name, numbers in own.items()}
         return fixed(np.array([own[each.name][:, group] for each, group in asked]).reshape(-1), scale.bits)
 
-    if not asked:
-        return {}
-    opened = yield Sum(label="sums of the sample", local=sums, length=SUMS * len(asked))
-    numbers = np.array([int(each) for each in opened], float).reshape(-1, SUMS) / 2.0**scale.bits
+    opened = yield Sum(label="sums of the sample", local=sums, length=length * len(asked))
+    numbers = np.array([int(each) for each in opened], float).reshape(-1, length) / 2.0**scale.bits
     pairs = zip(asked, numbers, strict=True)
-    return {(each.name, group): _estimate(each, _scaled(own, scale)) for (each, group), own in pairs}
+    return {
+        (each.name, group): _estimate(each, _of_all_owners(own, scale) if by_owner else own)
+        for (each, group), own in pairs
+    }
 
 
 def _local(aggregate: QueryAggregate, rows: "OwnerTable", groups: QueryGroups, sample: TableSample) -> Numbers:
@@ -94,8 +109,7 @@ def _local(aggregate: QueryAggregate, rows: "OwnerTable", groups: QueryGroups, s
 
     pairs = ((one, one), (one, units), (units, units))
     if sample.method == "SYSTEM":
-        totals = by_group(one), by_group(units)
-        return np.array([*totals, *(by_group(x) * by_group(y) for x, y in pairs)])
+        return np.array([by_group(one), by_group(units)])
     totals = by_group(weights * one), by_group(weights * units)
     if not sample.by_group:
         return np.array([*totals, *(by_group(weights * (weights - 1) * x * y) for x, y in pairs)])
@@ -109,14 +123,22 @@ def _of_strata(by_group: Callable[[Numbers], Numbers], x: Numbers, y: Numbers, n
     return np.where(n > 1, N * (N - n) * spread / least, 0.0)
 
 
-def _scaled(own: Numbers, scale: SampleScale) -> Numbers:
-    """What owners who were drawn say for all of them."""
-    if scale.sample.method != "SYSTEM":
-        return own
+def _owner_sums(totals: Numbers, part: float) -> Numbers:
+    """OWNER_SUMS × groups, of an owner with this part of all rows."""
+    x, u = totals
+    z = np.full(len(x), part)
+    return np.array([x, u, z, x * x, x * u, u * u, x * z, u * z, z * z])
+
+
+def _of_all_owners(own: Numbers, scale: SampleScale) -> Numbers:
+    """What owners who were drawn say for all of them, as SUMS."""
+    x, u, z, xx, xu, uu, xz, uz, zz = own
+    if z <= 0:
+        return np.zeros(SUMS)
     every, drawn = scale.owners, scale.drawn
-    totals = own[:2] * every / drawn
-    products = np.array([own[0] * own[0], own[0] * own[1], own[1] * own[1]]) / drawn
-    return np.array([*totals, *(every * (every - drawn) / drawn * (own[2:] - products) / (drawn - 1))])
+    t, v = x / z, u / z
+    spreads = np.array([xx - 2 * t * xz + t * t * zz, xu - t * uz - v * xz + t * v * zz, uu - 2 * v * uz + v * v * zz])
+    return np.array([t, v, *(drawn * (1 - drawn / every) * spreads / (drawn - 1) / z**2)])
 
 
 def _estimate(aggregate: QueryAggregate, sums: Numbers) -> Estimate:

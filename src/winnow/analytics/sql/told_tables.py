@@ -21,6 +21,7 @@ from winnow.analytics.sql.join_links import condition_of, equalities
 from winnow.analytics.sql.owner_rows import Group, execute_at_owner
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.public_values import open_counted_values
+from winnow.analytics.sql.spatial_functions import DISTANCE
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import DataError
@@ -49,16 +50,17 @@ class ToldTable:
 def told_tables(question: "Question", sql: str, terms: MergedTerms) -> tuple[ToldTable, ...]:
     """Those of a statement's tables whose rows all parties have to know; none where owners can do without.
 
-    Two owners who join by a key match it, and tell no rows.
+    Two owners who join by a key match it, and tell no rows. Of tables that all owners have, one is told where rows are
+    joined by distance: a person may be near the place that another owner has.
     """
     declared = terms.tables(question.tables)
     lacked = [name for name in question.tables if len(terms.holders[name]) < len(terms.owners)]
     tree = parse_sql(sql)
-    if not lacked or (len(terms.owners) == 2 and _has_key(tree)):
+    if _has_key(tree) and (not lacked or len(terms.owners) == 2):
         return ()
     divided = [name for name, each in declared.items() if not each.replicated]
     told: list[ToldTable] = []
-    for name in lacked:
+    for name in lacked or (divided if _by_place(tree, declared) else []):
         columns = _public_columns(tree, name, declared)
         if columns and len(told) < len(divided) - 1:
             shown = TableDeclaration(
@@ -68,6 +70,21 @@ def told_tables(question: "Question", sql: str, terms: MergedTerms) -> tuple[Tol
             told.append(ToldTable(name=name, owners=terms.holders[name], declaration=shown))
     kept = {terms.holders[name] for name in divided if name not in [each.name for each in told]}
     return tuple(told) if len(kept) == 1 else ()
+
+
+def _by_place(tree: exp.Select, declared: Mapping[str, TableDeclaration]) -> bool:
+    """Whether rows of two tables are joined by their distance."""
+    tables = {each.alias_or_name.lower(): each.name.lower() for each in tree.find_all(exp.Table)}
+    columns = {name.lower(): {one.lower() for one in each.columns} for name, each in declared.items()}
+
+    def read(node: exp.Expr) -> set[str]:
+        return {
+            tables.get(column.table.lower(), column.table)
+            or next((name for name, own in columns.items() if column.name.lower() in own), "")
+            for column in node.find_all(exp.Column)
+        }
+
+    return any(len(read(node)) > 1 for node in tree.walk() if DISTANCE in node.meta)
 
 
 def _has_key(tree: exp.Select) -> bool:
