@@ -61,8 +61,8 @@ def refuse_distance_join(select: exp.Select, source: RowSource) -> None:
         if len([each for each in items if each is None or each.relation.divided]) > 1:
             raise refused(
                 node,
-                "a distance between rows of two owners takes a table of which the statement reads public columns alone; "
-                "or name a place in DWITHIN(x, y, x0, y0, r), or join rows that lie together",
+                "a distance between rows of two owners takes a table of which only public columns are read; or name "
+                "a place in DWITHIN(x, y, x0, y0, r), or join rows that lie together",
             )
 
 

@@ -10,9 +10,10 @@ where n of the N rows of a group were drawn at an owner
     V(x, y) = N² (1 − n/N) s(x, y)/n,
 
 and where m of M owners were drawn, with totals X and Y of each and the part Z of all rows that it has: a total is
-estimated in proportion to rows, by T = ΣX/ΣZ (a ratio estimator; Cochran, 1977, section 6), and
+estimated in proportion to rows, by T = ΣX/ΣZ (a ratio estimator; Cochran, 1977, section 6). It moves by
+D = (X − TZ)/(ΣZ − Z) if an owner is left out, so by the jackknife
 
-    V(x, y) = m (1 − m/M) s(X − TZ, Y − T′Z)/(ΣZ)².
+    V(x, y) = (1 − m/M) (m − 1)/m Σ D(x) D(y).
 
 Owners compute their part of it, and only sums over all of them are opened. That of a mean R = Σwx/Σw is, to first
 order, (V(x, x) − 2R V(x, 1) + R² V(1, 1))/(Σw)².
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
 
 SUMS = 5
 """Σw, Σwu, V(1, 1), V(1, u), V(u, u); u is a number in units of its range."""
-OWNER_SUMS = 9
-"""Of owners that were drawn: ΣX, ΣU, ΣZ, and ΣXX, ΣXU, ΣUU, ΣXZ, ΣUZ, ΣZZ."""
+OWNER_SUMS = 3
+"""Of owners that were drawn: ΣX, ΣU, ΣZ; and then the sums of the products of D."""
+LEAST_REST = 0.1
+"""Of ΣZ: where one owner has nearly all rows that were drawn, leaving it out tells nothing."""
 Numbers: TypeAlias = NDArray[np.float64]
 
 
@@ -55,8 +58,7 @@ class SampleScale:
     @property
     def bits(self) -> int:
         """V is below n·w²: of all rows a quarter as many as that times 2⁶¹ fit."""
-        squares = self.count_bits + 2 * ceil(log2(self.sample.most))
-        return min(MAX_FRACTION_BITS, 60 - (2 * self.count_bits if self.sample.method == "SYSTEM" else squares))
+        return max(0, min(MAX_FRACTION_BITS, 60 - self.count_bits - 2 * ceil(log2(self.sample.most))))
 
     @property
     def drawn(self) -> int:
@@ -70,29 +72,56 @@ def open_sampled(
     asked = [(each, group) for each in aggregates if each.function in SAMPLED for group in told[each.name]]
     chosen = list(dict.fromkeys(each for each, _ in asked))
 
-    if not asked:
-        return {}
-    by_owner = scale.sample.method == "SYSTEM"
-    length, everything = OWNER_SUMS if by_owner else SUMS, 1
-    if by_owner:
-        (rows,) = yield Sum(label="rows of all owners", local=lambda table: np.array([len(table)]), length=1)
-        everything = max(1, int(rows))
-
-    def sums(table: "OwnerTable") -> NDArray[np.int64]:
+    def local(table: "OwnerTable") -> Numbers:
         rows = selected.rows(table)
         own = {each.name: _local(each, rows, selected.groups, scale.sample) for each in chosen}
-        if by_owner:
-            part = len(table) / everything if selected.drawn(table) else 0.0
-            own = {name: _owner_sums(numbers, part) for name, numbers in own.items()}
-        return fixed(np.array([own[each.name][:, group] for each, group in asked]).reshape(-1), scale.bits)
+        return np.array([own[each.name][:, group] for each, group in asked])
 
-    opened = yield Sum(label="sums of the sample", local=sums, length=length * len(asked))
-    numbers = np.array([int(each) for each in opened], float).reshape(-1, length) / 2.0**scale.bits
-    pairs = zip(asked, numbers, strict=True)
-    return {
-        (each.name, group): _estimate(each, _of_all_owners(own, scale) if by_owner else own)
-        for (each, group), own in pairs
-    }
+    if not asked:
+        return {}
+    if scale.sample.method == "SYSTEM":
+        numbers = yield from _open_owners(local, len(asked), selected, scale)
+    else:
+        numbers = yield from _open_fixed("sums of the sample", local, (len(asked), SUMS), scale.bits)
+    return {(each.name, group): _estimate(each, own) for (each, group), own in zip(asked, numbers, strict=True)}
+
+
+def _open_fixed(
+    label: str, local: "Callable[[OwnerTable], Numbers]", shape: tuple[int, int], bits: int
+) -> Program[Numbers]:
+    opened = yield Sum(
+        label=label, local=lambda table: fixed(local(table).reshape(-1), bits), length=shape[0] * shape[1]
+    )
+    numbers: Numbers = np.array([int(each) for each in opened], float).reshape(shape) / 2.0**bits
+    return numbers
+
+
+def _open_owners(
+    totals: "Callable[[OwnerTable], Numbers]", asked: int, selected: SelectedRows, scale: SampleScale
+) -> Program[Numbers]:
+    """What owners who were drawn say for all of them, as SUMS."""
+    (rows,) = yield Sum(label="rows of all owners", local=lambda table: np.array([len(table)]), length=1)
+    everything, shape = max(1, int(rows)), (asked, OWNER_SUMS)
+
+    def with_part(table: "OwnerTable") -> Numbers:
+        part = len(table) / everything if selected.drawn(table) else 0.0
+        return np.concatenate([totals(table), np.full((asked, 1), part)], axis=1)
+
+    bits = max(0, min(MAX_FRACTION_BITS, 60 - everything.bit_length()))
+    x, u, z = (yield from _open_fixed("sums of owners that were drawn", with_part, shape, bits)).T
+    z = np.maximum(z, 1 / everything)
+
+    def moved(table: "OwnerTable") -> Numbers:
+        own_x, own_u, own_z = with_part(table).T
+        rest = np.maximum(z - own_z, LEAST_REST * z)
+        dx, du = (own_x - x / z * own_z) / rest, (own_u - u / z * own_z) / rest
+        return np.stack([dx * dx, dx * du, du * du], axis=1)
+
+    bits = max(0, min(MAX_FRACTION_BITS, 52 - 2 * everything.bit_length()))  # D is below ten times all rows
+    spreads = yield from _open_fixed("how owners that were drawn differ", moved, shape, bits)
+    drawn = scale.drawn
+    factor = (1 - drawn / scale.owners) * (drawn - 1) / drawn
+    return np.concatenate([np.stack([x / z, u / z], axis=1), factor * spreads], axis=1)
 
 
 def _local(aggregate: QueryAggregate, rows: "OwnerTable", groups: QueryGroups, sample: TableSample) -> Numbers:
@@ -108,7 +137,7 @@ def _local(aggregate: QueryAggregate, rows: "OwnerTable", groups: QueryGroups, s
         return np.bincount(codes, weights=values, minlength=groups.count).astype(np.float64)
 
     pairs = ((one, one), (one, units), (units, units))
-    if sample.method == "SYSTEM":
+    if sample.method == "SYSTEM":  # whole owners: every row counts once
         return np.array([by_group(one), by_group(units)])
     totals = by_group(weights * one), by_group(weights * units)
     if not sample.by_group:
@@ -121,24 +150,6 @@ def _of_strata(by_group: Callable[[Numbers], Numbers], x: Numbers, y: Numbers, n
     least = np.maximum(n, 2)
     spread = (by_group(x * y) - by_group(x) * by_group(y) / least) / (least - 1)
     return np.where(n > 1, N * (N - n) * spread / least, 0.0)
-
-
-def _owner_sums(totals: Numbers, part: float) -> Numbers:
-    """OWNER_SUMS × groups, of an owner with this part of all rows."""
-    x, u = totals
-    z = np.full(len(x), part)
-    return np.array([x, u, z, x * x, x * u, u * u, x * z, u * z, z * z])
-
-
-def _of_all_owners(own: Numbers, scale: SampleScale) -> Numbers:
-    """What owners who were drawn say for all of them, as SUMS."""
-    x, u, z, xx, xu, uu, xz, uz, zz = own
-    if z <= 0:
-        return np.zeros(SUMS)
-    every, drawn = scale.owners, scale.drawn
-    t, v = x / z, u / z
-    spreads = np.array([xx - 2 * t * xz + t * t * zz, xu - t * uz - v * xz + t * v * zz, uu - 2 * v * uz + v * v * zz])
-    return np.array([t, v, *(drawn * (1 - drawn / every) * spreads / (drawn - 1) / z**2)])
 
 
 def _estimate(aggregate: QueryAggregate, sums: Numbers) -> Estimate:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Timer
 
 import pyarrow as arrow
 
@@ -10,6 +11,10 @@ from winnow.analytics.tables.read_postgresql import identifier, open_postgresql,
 from winnow.analytics.tables.source import DUCKDB
 from winnow.core import DataError
 from winnow.core.untrusted_text import one_line
+
+MAX_SECONDS = 3600.0
+"""A view may compute for ever."""
+MEMORY = "8GB"
 
 
 def read_database(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
@@ -35,6 +40,7 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
             database.execute(f"ATTACH {_literal(str(path))} AS source (READ_ONLY)")
         except duckdb.Error as error:
             raise DataError(f"{one_line(path)} is not a readable DuckDB file") from error
+        database.execute(f"SET memory_limit = '{MEMORY}'")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         present = database.execute(
@@ -46,11 +52,15 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
             refuse_table(one_line(path), table, [n if s == "main" else f"{s}.{n}" for s, n in tables])
         check_names(tables[schema, name], columns, where)
         wanted = ", ".join(map(identifier, columns))
+        timer = Timer(MAX_SECONDS, database.interrupt)
+        timer.start()
         try:
             rows = database.sql(f"SELECT {wanted} FROM source.{identifier(schema)}.{identifier(name)}")  # noqa: S608
             return rows.to_arrow_table()
-        except duckdb.Error as error:
+        except (duckdb.Error, arrow.ArrowException) as error:
             raise DataError(f"{where} cannot be read ({type(error).__name__})") from error
+        finally:
+            timer.cancel()
 
 
 def _read_postgresql(url: str, table: str, columns: Sequence[str]) -> arrow.Table:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as arrow
 
@@ -24,6 +24,8 @@ LIMITS = {
     "timezone": "UTC",
 }
 """For this transaction alone."""
+
+Reader: TypeAlias = Callable[[list[Any]], arrow.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +59,18 @@ class PostgresTable:
         count, chunks = 0, []
         for batch in iter(lambda: list(islice(rows, FETCH_ROWS)), []):
             count += len(batch)
-            cells = [read(list(each)) for read, each in zip(readers, zip(*batch, strict=True), strict=False)]
-            chunks.append(arrow.Table.from_arrays(cells, names=list(columns)))
+            chunks.append(self._chunk(batch, readers, columns))
         if not columns:
             return arrow.table({"": arrow.nulls(count)})
         empty = arrow.Table.from_arrays([read([]) for read in readers], names=list(columns))
         return arrow.concat_tables([empty, *chunks])
+
+    def _chunk(self, batch: list[Any], readers: Sequence[Reader], columns: Sequence[str]) -> arrow.Table:
+        try:
+            cells = [read(list(each)) for read, each in zip(readers, zip(*batch, strict=True), strict=bool(columns))]
+        except (arrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"{self.where}: cells are not of the types that their columns have") from error
+        return arrow.Table.from_arrays(cells, names=list(columns))
 
 
 @contextmanager
@@ -91,14 +99,14 @@ def open_postgresql(url: str, table: str, columns: Sequence[str]) -> Iterator[Po
             where = f"{place}, table {one_line(table)}"
             check_names(list(types), columns, where)
             yield PostgresTable(connection=connection, schema=schema, name=name, types=types, where=where)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, UnicodeError) as error:
         # the text may quote a row, or hold the address; the type tells what it was
         raise DataError(
             f"the database cannot be read ({type(error).__name__}); check url, table and that the server is running"
         ) from error
 
 
-def _reader(kind: Any, name: str, where: str) -> Callable[[list[Any]], arrow.Array]:
+def _reader(kind: Any, name: str, where: str) -> Reader:
     """What turns cells of a column of the database into Arrow's."""
     from sqlalchemy import types  # noqa: PLC0415
 
