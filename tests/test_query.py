@@ -91,6 +91,19 @@ def test_owners_who_compute_in_shares_give_the_same_answer() -> None:
     ]
 
 
+@pytest.mark.slow(part="science")
+@pytest.mark.parametrize("part", range(5))
+def test_a_hundred_random_statements_in_shares_are_what_owners_without_shares_tell(part: int) -> None:
+    """Two to five owners, with a minimum that hides groups: every secure step, and not only what it stands for."""
+    for seed in range(1000 + 20 * part, 1020 + 20 * part):
+        rng = np.random.default_rng(seed)
+        sql, owners = random_statement(rng), int(rng.integers(2, 6))
+        tables, terms = divided(ROWS, owners, seed), terms_of(owners, minimum=5)
+        question = read_question({"kind": "query", "sql": sql})
+        shared = ask_owners(question, dict(zip(terms, tables, strict=True)), terms)
+        assert shared == answer_of(sql, tables, minimum=5), sql
+
+
 LINE_ITEMS = {
     "l_quantity": {"level": "protected", "type": "integer", "bounds": [1, 50]},
     "l_extendedprice": {"level": "protected", "bounds": [0, 110_000]},

@@ -66,6 +66,13 @@ def test_the_smallest_and_largest_of_joined_rows_are_found_in_shares() -> None:
     assert all(row["n0"] is row["n1"] is None for row in answer["rows"])
 
 
+@pytest.mark.slow(part="science")
+def test_forty_random_joins_in_shares_are_what_owners_without_shares_tell() -> None:
+    for seed in range(400, 440):
+        sql = random_matched_join(np.random.default_rng(seed))
+        assert ask_both(sql, minimum=5) == matched_answer(sql, POOLED, minimum=5), sql
+
+
 SHARED = (
     "SELECT outcome AS key0, kind AS key1, COUNT(*) AS n0, AVG(cost) AS n1, CORR(dose, rate) AS n2, SUM(age) FILTER "
     "(WHERE paid AND age > 30) AS n3 FROM patients JOIN claims ON pid = person WHERE cost > 50 GROUP BY 1, 2"

@@ -66,11 +66,8 @@ def test_stated_errors_of_rows_are_right(method: str, shape: dict[str, str]) -> 
 @pytest.mark.slow(part="science")
 def test_stated_errors_of_owners_are_right() -> None:
     """Ten of twenty owners, whose sizes differ widely."""
-    for name, missed in scores("SYSTEM", 50, ALL, 20, 100).items():
-        if name == "n":  # in proportion to rows, all rows are counted as they are
-            assert missed == [] or max(map(abs, missed)) < 1
-            continue
-        assert 0.8 < float(np.std(missed)) < 1.2, name
+    for name, missed in scores("SYSTEM", 50, ALL, 20, 60).items():
+        assert 0.7 < float(np.std(missed)) < 1.4, name
 
 
 def test_some_owners_stand_for_all() -> None:

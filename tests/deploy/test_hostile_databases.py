@@ -162,7 +162,7 @@ def test_duckdb_views_that_hang_fail_or_reach_out_are_one_line(
     monkeypatch.setattr(read_databases, "MAX_SECONDS", 2.0)
     path = tmp_path / "odd.duckdb"
     with duckdb.connect(str(path)) as opened:
-        opened.execute("CREATE TABLE some AS SELECT 1.0 AS c")
+        opened.execute("CREATE TABLE others AS SELECT 1.0 AS c")
         opened.execute(f"CREATE VIEW odd AS {view}")
     began = time.monotonic()
     with pytest.raises(DataError) as refused:

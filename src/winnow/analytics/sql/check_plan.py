@@ -19,6 +19,8 @@ def check_plan(plan: QueryPlan, tree: exp.Select, source: RowSource, nodes: Sequ
         if joined and each.level is not None:
             between = " between owners" if plan.sides is not None else ""
             raise refused(node, f"{_called(node)} of a join{between} is not supported: one row may be joined with many")
+        if plan.near is not None and each.function in ("min", "max", "corr"):
+            raise refused(node, f"{_called(node)} of a join by distance between owners is not supported")
         if plan.sides is not None and each.function == DISTINCT:
             raise refused(node, f"{_called(node)}(DISTINCT …) of a join between owners is not supported")
     _check_told(plan, tree, source, nodes)

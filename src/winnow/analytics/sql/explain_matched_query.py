@@ -28,6 +28,14 @@ def _steps(plan: QueryPlan, terms: MergedTerms) -> Iterator[tuple[str, str]]:
     for side, place in zip(plan.sides, places, strict=True):
         if side.public_sql is not None:
             yield f"from {terms.owners[place]}", f"public values of GROUP BY: {side.public_sql}"
+    if plan.near is not None:
+        yield "secure compare", "about how many pairs of rows there are"
+        across, up = (each.count for each in plan.near.axes)
+        within = f"of each owner within reach of the other's, over {across} × {up} cells"
+        yield "secure product", f"rows >= {terms.minimum} {within}, for each group, compared in shares"
+        yield "secure product", "counts and sums of pairs for each group with enough"
+        yield "all parties", plan.finish_sql
+        return
     if counts_alone(plan):
         yield "secure compare", "whether an identifier has several rows"
         yield "set intersection", "how many identifiers both have, if each has one row; else as follows"
@@ -46,13 +54,16 @@ def _steps(plan: QueryPlan, terms: MergedTerms) -> Iterator[tuple[str, str]]:
 def _who_learns(plan: QueryPlan, terms: MergedTerms) -> Iterator[str]:
     left, right = (terms.owners[place] for place in owner_places(plan, terms))
     yield "Who learns what:"
-    if counts_alone(plan):
+    if plan.near is not None:
+        yield f"  {left}, {right}, server: about how many pairs of rows there are; nothing of where rows are"
+    elif counts_alone(plan):
         yield f"  {left}, {right}: about how many identifiers the other has, and whether one has several rows;"
         yield "      which of them both have, if one has several rows"
     else:
         yield f"  {left}, {right}: which identifiers both have, and about how many the other has"
     small = f"fewer than {terms.minimum}" if plan.private else f"none and which fewer than {terms.minimum}"
-    yield f"  owners, server: how many identifiers are common; of which groups there are {small};"
+    common = "" if plan.near is not None else "how many identifiers are common; "
+    yield f"  owners, server: {common}of which groups there are {small};"
     yield "                  the numbers of the others, before HAVING and LIMIT"
     yield "  you: the answer, and how many groups were left out"
     yield "  nobody else: which rows meet a condition of the other owner, and what is in them"

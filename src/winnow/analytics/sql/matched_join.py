@@ -18,7 +18,8 @@ from winnow.analytics.sql.exact_query import MAX_GROUPS, listed_groups
 from winnow.analytics.sql.matched_rows import KeyedSum, MatchedRows
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.public_values import open_public_values
-from winnow.analytics.sql.query_plan import QueryPlan
+from winnow.analytics.sql.query_plan import JoinSide, QueryPlan
+from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, DataError
 from winnow.privacy.shares.product_step import MAX_CELLS, MAX_COMPARED_BITS
 
@@ -61,9 +62,12 @@ class MatchedJoin:
         for side, place in zip(self.plan.sides, self.places, strict=True):
             owner = self.terms.owners[place]
             held = {name: each for name, each in tables.items() if owner in self.terms.holders[name]}
-            self.sides.append(MatchedRows(side, self.plan, held))
+            self.sides.append(self._rows_of(side, held))
         self._own: list[list[Group]] = []
         """Each owner's groups."""
+
+    def _rows_of(self, side: JoinSide, held: dict[str, TableDeclaration]) -> MatchedRows:
+        return MatchedRows(side, self.plan, held)
 
     def open_groups(self) -> Program[None]:
         """Every combination of both owners' groups: of listed values, and of what they have in public columns."""

@@ -17,6 +17,7 @@ from winnow.analytics.sql.matched_join import MatchedJoin
 from winnow.analytics.sql.matched_order import search_matched
 from winnow.analytics.sql.matched_sets import decide_matched_sets
 from winnow.analytics.sql.matched_sums import open_matched_sums
+from winnow.analytics.sql.near_join import NearJoin
 from winnow.analytics.sql.ordered_values import hidden_ranks, open_ordered
 from winnow.analytics.sql.query_plan import SEARCHES, QueryPlan
 from winnow.analytics.sql.row_sets import DecidedSets
@@ -25,7 +26,7 @@ from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL
 
 def matched_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
-    join = MatchedJoin(plan=plan, terms=terms)
+    join = (MatchedJoin if plan.near is None else NearJoin)(plan=plan, terms=terms)
     yield from join.open_groups()
     enough = yield from join.match()
     if enough:
@@ -46,6 +47,7 @@ def matched_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]
         **finish_query(plan, join.groups, shown, estimates | ordered),
         "left_out": decided.small_groups,
         "hidden_values": hidden + hidden_ranks(plan.aggregates, told, opened, ordered),
+        "distance_precision": 0.0 if plan.near is None else plan.near.precision,
         "unlisted_rows": False,
     }
 

@@ -6,6 +6,7 @@ of the other's). So an owner's matrix has a row for each identifier, in their so
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as arrow
@@ -38,13 +39,15 @@ class KeyedSum:
     """Of the fraction of sums in units of a range."""
     at_most: tuple[str, float] | None = None
     """Only rows whose argument of this name is no larger."""
+    reach: Literal["own", "sum", "any"] = "own"
+    """In a join by distance: of rows in a cell, the sum of those within reach of it, or whether there are any."""
 
 
 class MatchedRows:
     """The rows of one side of a join, by group; `declarations` are those of the tables that this owner has."""
 
     def __init__(self, side: JoinSide, plan: QueryPlan, declarations: Mapping[str, TableDeclaration]) -> None:
-        self.side, self._declarations = side, declarations
+        self.side, self._plan, self._declarations = side, plan, declarations
         arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
         self._declared = TableDeclaration(columns=selected_columns(arguments))
         self._executed: dict[str, tuple[arrow.Table, arrow.Table]] = {}
@@ -71,14 +74,25 @@ class MatchedRows:
     def matrix(self, table: OwnerTable, groups: Sequence[Group], factors: Sequence[KeyedSum]) -> NDArray[np.int64]:
         """A column for each factor."""
         places, kept = self._places(table)
+        return self._columns(table, groups, factors, places, kept, len(table.matched))
+
+    def _columns(
+        self,
+        table: OwnerTable,
+        groups: Sequence[Group],
+        factors: Sequence[KeyedSum],
+        places: NDArray[np.int64],
+        kept: NDArray[np.bool_],
+        count: int,
+    ) -> NDArray[np.int64]:
+        """Of the rows that are kept, which belong to these places of so many."""
         rows = self._execute(table, self.side.local_sql).filter(arrow.array(kept))
         codes = group_codes([rows.column(key.name) for key in self.side.keys], groups, rows.num_rows)
         columns = {GROUP: arrow.array(places)}
         columns |= {name: rows.column(name) for name in self._declared.columns if name != GROUP}
         everything = OwnerTable(declaration=self._declared, rows=arrow.table(columns))
         own = {group: _those(everything, codes == group) for group in {each.group for each in factors}}
-        count = len(table.matched)
-        return np.stack([_column(each, own[each.group], count) for each in factors], axis=1)
+        return np.stack([keyed_column(each, own[each.group], count) for each in factors], axis=1)
 
     def _places(self, table: OwnerTable) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The place of each kept row among the identifiers that both owners have, and which rows are kept."""
@@ -99,7 +113,7 @@ def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:
     return OwnerTable(declaration=rows.declaration, rows=rows.rows.filter(arrow.array(mask)))
 
 
-def _column(factor: KeyedSum, rows: OwnerTable, count: int) -> NDArray[np.int64]:
+def keyed_column(factor: KeyedSum, rows: OwnerTable, count: int) -> NDArray[np.int64]:
     if factor.holds:
         rows = _those(rows, np.logical_and.reduce([each.mask(rows) == holds for each, holds in factor.holds]))
     if factor.at_most is not None:

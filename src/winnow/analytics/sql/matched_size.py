@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 def counts_alone(plan: QueryPlan) -> bool:
     """Whether a statement is about the number of joined rows and nothing else."""
-    return not plan.keys and all(each.function == "count" and not each.inputs for each in plan.aggregates)
+    return (
+        plan.near is None
+        and not plan.keys
+        and all(each.function == "count" and not each.inputs for each in plan.aggregates)
+    )
 
 
 def matched_size(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any] | None]:

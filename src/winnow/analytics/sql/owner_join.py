@@ -5,12 +5,13 @@ aggregate. So each owner works it out alone, and the owners multiply 0/1 rows an
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.plan_near_join import NearGrid, WrittenNear
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.core.untrusted_text import one_line
 
@@ -25,9 +26,11 @@ class OwnerJoin:
     conditions: tuple[list[exp.Expr], list[exp.Expr]]
     tables: tuple[tuple[str, ...], tuple[str, ...]]
     """Whose rows are divided."""
+    near: NearGrid | None = None
+    """Where rows are joined by their distance; then `keys` are coordinates."""
 
 
-def owner_join(tree: exp.Select, source: RowSource) -> OwnerJoin:
+def owner_join(tree: exp.Select, source: RowSource, near: WrittenNear | None = None) -> OwnerJoin:
     """The join of a statement whose tables are at two owners; ConfigError names what is not possible between them."""
     joins = tree.args.get("joins") or []
     if len(source.items) != 2:
@@ -42,6 +45,11 @@ def owner_join(tree: exp.Select, source: RowSource) -> OwnerJoin:
             found.keys[place].append(exp.column(name, table=item.alias, quoted=True))
     for each in (*conjuncts(joins[0].args.get("on")), *conjuncts(condition_of(tree))):
         _add(each, found, source)
+    if near is not None:
+        if found.keys[0]:
+            raise refused(near.node, "a join between owners is by a key or by distance, and not by both")
+        sides = near.by_side(source)
+        return replace(found, keys=sides, near=near.grid(sides, source))
     if not found.keys[0]:
         raise refused(joins[0], "a join between owners needs a key; write ON a.key = b.key")
     for one, other in zip(*found.keys, strict=True):

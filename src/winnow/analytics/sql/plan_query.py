@@ -20,6 +20,7 @@ from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
+from winnow.analytics.sql.plan_near_join import take_near
 from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, QueryPlan
@@ -56,8 +57,9 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool, tol
         tree = flattened(tree)
     elif len(tables) > 1:
         raise refused(tree, "LIMIT in a subquery is supported where a statement names one table")
+    near = take_near(tree) if apart else None
     source = row_source(tree, tables, apart=apart)
-    join = owner_join(tree, source) if apart else None
+    join = owner_join(tree, source, near) if apart else None
     if first is not None and inner is not None:
         add_keys(inner, first)
     if not source.divided:
@@ -129,6 +131,7 @@ class _Planner:
             nearest=self.nearest,
             overlapping=overlaps(self.source, nodes, numbered=self._unit is not None and bool(self._unit.numbered)),
             sides=sides,
+            near=None if self.join is None else self.join.near,
         )
         check_plan(plan, self.tree, self.source, list(self.reader.found.values()))
         for sql in (plan.local_sql,) if sides is None else [each.local_sql for each in sides]:
@@ -158,6 +161,8 @@ class _Planner:
         return join_sides(self.tree, self.source, join, keys, [*arguments, *self.reader.indicators])
 
     def _counted(self) -> str:
+        if self.join is not None and self.join.near is not None:
+            return "rows of each owner"
         if self.join is not None:
             return f"different {one_line(self.join.keys[0][0].name)}"
         return "rows" if self._unit is None else self._unit.words

@@ -88,6 +88,8 @@ class QueryAnswer:
             found.append(f"No rows are shown: fewer than {minimum} are selected.")
         elif self.answer.get("more_rows"):
             found.append("More rows are selected than are shown.")
+        if precision := self.answer.get("distance_precision", 0.0):
+            found.append(f"Distances are those of the middles of cells: exact to {precision:.3g}.")
         if self.answer["unlisted_rows"]:
             found.append("Rows with values that are not listed are left out.")
         if "epsilon" in self.answer:

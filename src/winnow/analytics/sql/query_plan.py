@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from winnow.analytics.sql.plan_first_rows import FirstRows
+from winnow.analytics.sql.plan_near_join import NearGrid
 from winnow.analytics.sql.plan_nearest import NearestJoin
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import NumberColumn
@@ -138,6 +139,8 @@ class QueryPlan:
     """Whether a row may be joined with several of a table that all owners have, and so stand in several groups."""
     sides: tuple[JoinSide, JoinSide] | None = None
     """Of a join between two owners."""
+    near: NearGrid | None = None
+    """Of a join between two owners by distance."""
 
     @cached_property
     def identifiers(self) -> tuple[str, ...]:

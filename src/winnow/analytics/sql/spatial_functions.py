@@ -17,6 +17,8 @@ HALF_CHORD = (
 SPHERE = f"{2 * EARTH_KM} * ASIN(LEAST(1.0, SQRT({HALF_CHORD})))"
 DISTANCE = "distance"
 """The mark of an expression that is one."""
+ARGUMENTS = "arguments"
+"""Of a distance in the plane: x, y, x0 and y0 as they are written."""
 FORMS = {
     "DISTANCE": (4, "DISTANCE(x, y, x0, y0)", PLANE),
     "KM": (4, "KM(lon, lat, lon0, lat0)", SPHERE),
@@ -42,6 +44,9 @@ def _expanded(node: exp.Expr) -> exp.Expr:
     filled = written.transform(lambda each: given[each.name] if isinstance(each, exp.Column) else each)
     distance = exp.Paren(this=filled)
     distance.meta[DISTANCE] = str(node.this).upper() != "DWITHIN"
+    if text is not SPHERE:
+        measured = distance if distance.meta[DISTANCE] else filled.this
+        measured.meta[ARGUMENTS] = tuple(each.sql("duckdb") for each in arguments[:4])
     return distance
 
 

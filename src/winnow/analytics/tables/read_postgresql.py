@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any, NoReturn, TypeAlias
+from warnings import catch_warnings
 
 import pyarrow as arrow
 
@@ -79,13 +80,14 @@ def open_postgresql(url: str, table: str, columns: Sequence[str]) -> Iterator[Po
     if find_spec("sqlalchemy") is None or find_spec("psycopg") is None:
         raise DataError(f"PostgreSQL needs SQLAlchemy and psycopg: {install_command('deploy')}")
     from sqlalchemy import create_engine, inspect, make_url  # noqa: PLC0415 - an extra
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+    from sqlalchemy.exc import SAWarning, SQLAlchemyError  # noqa: PLC0415
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
     try:
         address = make_url(url)
         place = f"{address.host or 'localhost'}/{address.database or ''}"
-        engine = create_engine(address, poolclass=NullPool)
+        # a database without an encoding returns bytes, of which those that are no UTF-8 are refused
+        engine = create_engine(address, poolclass=NullPool, connect_args={"client_encoding": "utf8"})
         schema, name = schema_and_name(table, None)
         with engine.connect().execution_options(postgresql_readonly=True) as connection:
             for setting, value in LIMITS.items():
@@ -95,7 +97,8 @@ def open_postgresql(url: str, table: str, columns: Sequence[str]) -> Iterator[Po
                 views = inspector.get_view_names(schema)
                 prefix = f"{schema}." if schema else ""
                 refuse_table(place, table, [prefix + each for each in (*inspector.get_table_names(schema), *views)])
-            types = {each["name"]: each["type"] for each in inspector.get_columns(name, schema)}
+            with catch_warnings(action="ignore", category=SAWarning):  # types that it does not know are refused below
+                types = {each["name"]: each["type"] for each in inspector.get_columns(name, schema)}
             where = f"{place}, table {one_line(table)}"
             check_names(list(types), columns, where)
             yield PostgresTable(connection=connection, schema=schema, name=name, types=types, where=where)
