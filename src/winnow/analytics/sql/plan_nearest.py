@@ -16,6 +16,7 @@ from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.row_sources import Relation, RowSource, limit_of
 from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import parsed
+from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 PLACE, NEAR = "winnow place", "near"
@@ -65,6 +66,12 @@ class WrittenNearest:
     count: int
     places: exp.Table
 
+    def refused_places(self) -> ConfigError:
+        places = f"{one_line(self.places.alias_or_name)}: the nearest rows are found of public places"
+        return refused(
+            self.places, f"{places}: of a table that is replicated, or of which only public columns are read"
+        )
+
     def planned(self, source: RowSource) -> NearestJoin:
         for column in self.node.find_all(exp.Column):
             source.described(column)
@@ -74,11 +81,7 @@ class WrittenNearest:
         (key,) = order_keys(exp.Order(expressions=[exp.Ordered(this=written, nulls_first=False)]), source.described)
         item = source.items[0]
         if item.relation.divided:
-            raise refused(
-                self.places,
-                f"{one_line(item.alias)}: the nearest rows are found of public places, in a table that is replicated, "
-                "or whose columns here are public and whose rows another owner has",
-            )
+            raise self.refused_places()
         columns = tuple(item.relation.columns)
         return NearestJoin(key=key, count=self.count, places=item.alias, columns=columns, table=self.places.name)
 

@@ -9,8 +9,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.check_plan import check_plan, overlaps
-from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
-from winnow.analytics.sql.described import Described
+from winnow.analytics.sql.describe_expression import refuse_subqueries
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
@@ -20,6 +19,7 @@ from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
+from winnow.analytics.sql.plan_keys import query_key
 from winnow.analytics.sql.plan_near_join import take_near
 from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
 from winnow.analytics.sql.public_keys import public_key_sql
@@ -57,6 +57,8 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool, tol
         tree = flattened(tree)
     elif len(tables) > 1:
         raise refused(tree, "LIMIT in a subquery is supported where a statement names one table")
+    if nearest is not None and apart:
+        raise nearest.refused_places()
     near = take_near(tree) if apart else None
     source = row_source(tree, tables, apart=apart)
     join = owner_join(tree, source, near) if apart else None
@@ -109,7 +111,9 @@ class _Planner:
     def plan(self) -> QueryPlan:
         nodes, end = self._read()
         types = self._types(nodes)
-        keys = [self._key(place, node, types[place]) for place, node in enumerate(nodes)]
+        keys = [
+            query_key(f"k{place}", node, types[place], self.source, self.opened) for place, node in enumerate(nodes)
+        ]
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
@@ -267,25 +271,6 @@ class _Planner:
         where = self._safe.args.get("where")
         rows.set("where", None if where is None else where.copy())
         return rows.sql("duckdb") if self.nearest is None else self.nearest.sliced(rows.sql("duckdb"))
-
-    def _key(self, place: int, node: exp.Expr, kind: str) -> QueryKey:
-        known = describe_expression(node, self.source.described)
-        self.source.owner_of(node)
-        shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
-        if known.level == "private":
-            named = next(each for each in node.find_all(exp.Column) if self.source.described(each).level == "private")
-            raise refused(node, f"column '{named.name}' is private and cannot be shown; it may stand in WHERE")
-        if known.level == "protected" and known.values is None:
-            raise refused(node, f"GROUP BY {shown}: it is protected and has no list of values")
-        return QueryKey(name=f"k{place}", sql=node.sql("duckdb"), type=kind, values=self._texts(known, kind))
-
-    def _texts(self, known: Described, kind: str) -> tuple[str | None, ...] | None:
-        if known.values is None:
-            return None
-        texts = [f"TRY_CAST({exp.convert(each).sql('duckdb')} AS {kind})::VARCHAR" for each in known.values]
-        row = self.opened.execute(f"SELECT {', '.join(texts)}").fetchone() if texts else ()
-        assert row is not None
-        return tuple(dict.fromkeys([*row, None]))
 
 
 def _listed(order: exp.Order | None) -> list[exp.Ordered]:

@@ -1,0 +1,34 @@
+"""Keys of GROUP BY: of protected columns only what has a list of values."""
+
+import duckdb
+from sqlglot import exp
+
+from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.described import Described
+from winnow.analytics.sql.query_plan import QueryKey
+from winnow.analytics.sql.row_sources import RowSource
+from winnow.core.untrusted_text import one_line
+
+
+def query_key(name: str, node: exp.Expr, kind: str, source: RowSource, opened: duckdb.DuckDBPyConnection) -> QueryKey:
+    """`kind` is DuckDB's type of it."""
+    known = describe_expression(node, source.described)
+    source.owner_of(node)
+    shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+    if known.level == "private":
+        named = next(each for each in node.find_all(exp.Column) if source.described(each).level == "private")
+        raise refused(node, f"column '{named.name}' is private and cannot be shown; it may stand in WHERE")
+    if known.level == "protected" and known.values is None:
+        raise refused(node, f"GROUP BY {shown}: it is protected and has no list of values")
+    return QueryKey(name=name, sql=node.sql("duckdb"), type=kind, values=_texts(known, kind, opened))
+
+
+def _texts(known: Described, kind: str, opened: duckdb.DuckDBPyConnection) -> tuple[str | None, ...] | None:
+    """DuckDB's texts of the listed values, and NULL."""
+    if known.values is None:
+        return None
+    texts = [f"TRY_CAST({exp.convert(each).sql('duckdb')} AS {kind})::VARCHAR" for each in known.values]
+    row = opened.execute(f"SELECT {', '.join(texts)}").fetchone() if texts else ()
+    assert row is not None
+    return tuple(dict.fromkeys([*row, None]))
