@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-import place_tables as places
-from matched_tables import DECLARED, owners_of, random_matched_join
+from matched_tables import owners_of, random_matched_join
 from matched_tables import pooled_rows as joined_rows
+from near_tables import near_owners, near_rows, random_near_statement
 from place_tables import owners_of_places, place_rows, random_place_statement
 from query_tables import (
     AGGREGATES,
@@ -28,7 +28,8 @@ from winnow.analytics.sql.query_answer import QueryAnswer
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError, WinnowError
 
-JOINED, PLACES = joined_rows(40, seed=1), place_rows(60, 3, seed=1)
+JOINED, PLACES, NEAR = joined_rows(40, seed=1), place_rows(60, 3, seed=1), near_rows(30, seed=1)
+NAMES = ({"patients", "claims"}, {"stations", "people"}, {"crimes", "lamps"})
 TABLES = divided(pooled_rows(80, seed=1), 2, seed=1)
 TERMS = terms_of(2, minimum=3, rows=5)
 COLUMNS = ("ward", "age", "cost", "outcome", "patient", "day", "well", "x", "y", "note", "nothing", '"age"', "s.age")
@@ -178,7 +179,7 @@ def mutated(sql: str, rng: np.random.Generator) -> str:
 def statement(seed: int) -> str:
     rng = np.random.default_rng([7, seed])
     if seed % 5 == 4:
-        sql = (random_matched_join if seed % 2 else random_place_statement)(rng)
+        sql = (random_matched_join, random_place_statement, random_near_statement)[seed // 5 % 3](rng)
     else:
         sql = random_statement(rng) if seed % 2 else generated(rng)
     return sql if seed % 4 == 0 else mutated(sql, rng)
@@ -188,10 +189,15 @@ def asked_of(question: Question, seed: int) -> tuple[list[OwnerTable], dict[str,
     """The owners of the tables that a statement names; None if nobody has one of them."""
     if question.tables == ("stays",) or seed % 5 != 4:
         return TABLES, TERMS
-    owners = owners_of if seed % 2 else owners_of_places
-    if not {*question.tables} <= {*(DECLARED if seed % 2 else places.DECLARED)} - {"regions"}:
+    kind = seed // 5 % 3
+    if not question.tables or not {*question.tables} <= NAMES[kind]:
         return None
-    tables, terms = owners(question, *((JOINED, 3) if seed % 2 else (PLACES, 2, 3)))
+    if kind == 0:
+        tables, terms = owners_of(question, JOINED, 3)
+    elif kind == 1:
+        tables, terms = owners_of_places(question, PLACES, 2, 3)
+    else:
+        tables, terms = near_owners(NEAR, question.table, 3)
     return list(tables.values()), terms
 
 
