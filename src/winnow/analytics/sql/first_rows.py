@@ -40,7 +40,7 @@ def open_end(keys: Sequence[OrderKey], ranks: Ranks, count: int, bits: int) -> P
         low, high = key.least - 1, key.most
         edges = key.first_edges()
         while high - low > 1:
-            tried = edges or spread(low, high)
+            tried = edges or tried_places(low, high)
             edges = []
 
             def counts(table: "OwnerTable", tried: list[int] = tried, found: Place = found) -> NDArray[np.int64]:
@@ -78,7 +78,7 @@ def open_first(first: "FirstRows", selection: "RowSelection", minimum: int) -> P
     return (yield from open_end(first.keys, selection.ranks, first.count, bits))
 
 
-def spread(low: int, high: int, arity: int = ARITY) -> list[int]:
+def tried_places(low: int, high: int, arity: int = ARITY) -> list[int]:
     """Places between `low` and `high`, at equal distances."""
     return sorted({low + (high - low) * part // arity for part in range(1, arity)} - {low})
 

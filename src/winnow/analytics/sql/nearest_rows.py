@@ -13,7 +13,7 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Program, Sum
-from winnow.analytics.sql.first_rows import ARITY, Place, not_beyond, rows_within, spread
+from winnow.analytics.sql.first_rows import ARITY, Place, not_beyond, rows_within, tried_places
 from winnow.analytics.sql.order_keys import TAG, OrderKey
 from winnow.analytics.sql.plan_nearest import NEAR, PLACE, NearestJoin
 from winnow.core import ConfigError, DataError
@@ -71,7 +71,7 @@ class _Search:
         if self.edges:
             step = max(1, len(self.edges) // max(arity - 1, 1))
             return self.edges[::-1][::step][::-1]
-        return spread(self.low, self.high, arity)
+        return tried_places(self.low, self.high, arity)
 
     def narrow(self, tried: Sequence[int], enough: NDArray[np.bool_], more: NDArray[np.bool_]) -> None:
         exact = [each for each, one, two in zip(tried, enough, more, strict=True) if one and not two]
