@@ -30,6 +30,7 @@ from bench import (
     tree_methods,
     trees,
     ui,
+    ui_watched,
     wire,
 )
 from bench.table import machine, show
@@ -54,6 +55,7 @@ BENCHES = {
     "trees": trees,
     "tree-methods": tree_methods,
     "ui": ui,
+    "ui-watched": ui_watched,
 }
 
 

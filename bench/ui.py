@@ -1,4 +1,4 @@
-"""Pages of 1,000 runs of 500 rounds: the list, a comparison, how soon a new round shows, and what watching costs.
+"""Pages of 1,000 runs of 500 rounds: the list, a comparison, and how soon a new round shows.
 
 Baselines are the goals, so a ratio of at most 1 reaches them.
 """
@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
@@ -40,7 +39,7 @@ def measure() -> list[Row]:
         with served(runs) as server:
             rows = [*_listed(server), *_compared(server), _new_round(server, runs)]
             rows.append(Row(name="memory at its height", value=server.memory(), unit="MB", baseline=300))
-    return [*rows, _watched()]
+    return rows
 
 
 def _listed(server: "Server") -> list[Row]:
@@ -87,58 +86,6 @@ def _new_round(server: "Server", runs: Path) -> Row:
         delays.append(time.monotonic() - written)
         time.sleep(0.13)
     return Row(name="a new round on the page, worst", value=max(delays), unit="s", baseline=1.0)
-
-
-def _watched() -> Row:
-    """The same run with a browser that follows it and without, in turn; seconds of its own CPU and of the clock."""
-    alone, seen = [], []
-    for _ in range(3):
-        alone.append(_run_seconds(watched=False))
-        seen.append(_run_seconds(watched=True))
-    wall = 100 * (median(s.wall for s in seen) / median(s.wall for s in alone) - 1)
-    cpu = 100 * (median(s.cpu for s in seen) / median(s.cpu for s in alone) - 1)
-    return Row(name="what a watched run loses", value=wall, unit="%", baseline=1.0, goal=f"{cpu:.1f} % of its CPU time")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    wall: float
-    cpu: float
-
-
-PROGRAM = """
-import sys, time, winnow
-began, cpu = time.monotonic(), time.process_time()
-winnow.run("demo", rounds=150, progress=False, out=sys.argv[1], quality={"evidence": []})
-print(time.monotonic() - began, time.process_time() - cpu)
-"""
-
-
-def _run_seconds(*, watched: bool) -> Spent:
-    with tempfile.TemporaryDirectory() as place:
-        runs = Path(place)
-        command = [sys.executable, "-c", PROGRAM, str(runs / "live")]
-        if not watched:
-            return _spent(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        with served(runs) as server:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            threading.Thread(target=_watch, args=(server,), daemon=True).start()
-            out, _ = process.communicate()
-            return _spent(out)
-
-
-def _watch(server: "Server") -> None:
-    while (key := server.key_of("live", missing_ok=True)) is None:
-        time.sleep(0.2)
-    server.get(f"/runs/{key}")
-    stream = server.stream(f"/runs/{key}/live?after=0")
-    while stream.readline():
-        pass
-
-
-def _spent(text: str) -> Spent:
-    wall, cpu = map(float, text.split())
-    return Spent(wall=wall, cpu=cpu)
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """The files in deploy/ are well-formed, and the commands in them exist."""
 
 import configparser
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,33 @@ def test_the_container_file_uses_files_that_exist() -> None:
     installed = re.search(r"apt-get install ([^&]+)", text)
     assert installed is not None
     assert set(installed[1].split()) & set(COMPILERS), "the native execution finds its compiler"
+
+
+@pytest.mark.slow(part="deploy")
+def test_the_container_files_steps_make_a_winnow_that_knows_its_commit(tmp_path: Path) -> None:
+    """Its COPY and pip steps, in a clean folder and from what is installed here: no network, no daemon."""
+    text = (FOLDER / "container" / "Containerfile").read_text().replace("\\\n", " ")
+    source, installed, elsewhere = tmp_path / "src", tmp_path / "installed", tmp_path / "elsewhere"
+    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+        *copied, target = line.split()
+        for name in copied:
+            place = tmp_path / target.strip("/")
+            if (FOLDER.parent / name).is_dir():
+                shutil.copytree(FOLDER.parent / name, place, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            else:
+                place.mkdir(exist_ok=True)
+                shutil.copy(FOLDER.parent / name, place / name)
+    assert "ARG WINNOW_COMMIT" in text
+    environment = {**os.environ, "WINNOW_COMMIT": "0123456789ab"}
+    steps = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(installed)]
+    subprocess.run([sys.executable, "-m", "pip", *steps, str(source)], env=environment, check=True)
+    shutil.rmtree(source)
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    for arguments, expected in ((["--version"], "(commit 0123456789ab)"), (["server", "--help"], "winnow server")):
+        command = [sys.executable, "-m", "winnow.cli", *arguments]
+        done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=True)
+        assert expected in done.stdout
 
 
 def test_the_compose_file_runs_two_servers_on_one_database() -> None:
