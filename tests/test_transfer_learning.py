@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import winnow
+from command_line import call
 from winnow.core import Failure, Task
 from winnow.core.message_decoding import UnreadableError
 from winnow.core.random_streams import stream
@@ -118,7 +119,9 @@ def test_rows_of_the_owner_of_labels_help() -> None:
     assert helped < alone
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on_and_gives_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = train(epochs=3)
     epoch = SplitLearning._epoch
 
@@ -140,6 +143,10 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_model(tmp_path: Path, mon
     page = resumed.report(tmp_path / "report.html").read_text()
     assert "transfer learning" in page
     assert "what classes are called" in page
+    run = str(tmp_path / "run")
+    assert "shop: the head at the end" in call(capsys, "explain", run).out
+    assert "transfer-learning" in call(capsys, "show", run).out
+    assert "what classes are called" in Path(call(capsys, "report", run).out.strip()).read_text()
 
 
 @pytest.mark.parametrize(

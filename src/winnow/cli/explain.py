@@ -39,10 +39,18 @@ def explain(
 
     from winnow.cli.console import stdout_console, write_json
     from winnow.cli.explain_question import answered_question, show_explanation
+    from winnow.terminal_tables import plain_text
 
     question = answered_question(Path(source))
     if question is not None:
         show_explanation(*question, as_json=as_json)
+        return
+    if (lines := _stated(Path(source))) is not None:
+        if as_json:
+            write_json(lines)
+        else:
+            for line in lines:
+                stdout_console().print(plain_text(line))
         return
     from winnow.explain.privacy_report import make_privacy_report
     from winnow.runs import read_privacy_budgets
@@ -53,6 +61,14 @@ def explain(
         write_json(to_builtins(explanation))
     else:
         stdout_console().print(_shown(explanation, read_privacy_budgets(experiment.model_dump())))
+
+
+def _stated(run: Path) -> list[str] | None:
+    """Who learns what in a run of split or transfer learning, which has kept it."""
+    from winnow.explain.report_with_privacy import stated_lines
+    from winnow.runs import RunFolder, file_names
+
+    return stated_lines(RunFolder.open(run).config_text) if (run / file_names.LABEL).is_file() else None
 
 
 def _read(

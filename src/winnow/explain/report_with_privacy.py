@@ -13,6 +13,7 @@ from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
 from winnow.explain.unassessed_clients import why_not_assessed
 from winnow.runs import RunView, file_names
 from winnow.runs.atomic_write import warn_if_unwritten
+from winnow.runs.run_identity_record import WHO_LEARNS_WHAT
 
 if TYPE_CHECKING:
     from winnow.report import PrivacyExplanation
@@ -39,12 +40,23 @@ def explain_run(run: "RunPlotData") -> "PrivacyExplanation | None":
     """
     from winnow.report import PrivacyExplanation  # noqa: PLC0415
 
+    if (lines := stated_lines(run.config_text)) is not None:
+        return PrivacyExplanation(text="\n".join(lines), warnings=())
     try:
         experiment = Experiment.model_validate(tomllib.loads(run.config_text))
     except (ValidationError, tomllib.TOMLDecodeError):
         return None
     told = make_privacy_report(experiment, run.summary.privacy_spent)
     return PrivacyExplanation(text="\n".join(_lines(told)), warnings=told.warnings)
+
+
+def stated_lines(config_text: str) -> list[str] | None:
+    """Who learns what, where a run's configuration says it by itself."""
+    try:
+        found = tomllib.loads(config_text).get(WHO_LEARNS_WHAT)
+    except tomllib.TOMLDecodeError:
+        return None
+    return [str(line) for line in found] if isinstance(found, list) else None
 
 
 def _lines(told: PrivacyReport) -> Iterator[str]:

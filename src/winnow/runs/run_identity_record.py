@@ -12,6 +12,8 @@ from winnow.runs.verify_files import REPAIR_ADVICE
 
 SCHEMA = 2
 TRAINING = "training"
+WHO_LEARNS_WHAT = "who_learns_what"
+"""The lines of that name in a configuration, where a run has no settings from which they follow."""
 
 RunClock: TypeAlias = Literal["device", "wall", "none"]
 """Whose seconds a run's are: those of simulated devices, or real ones; "none" where the clients are owners of real data

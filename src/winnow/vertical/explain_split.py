@@ -6,6 +6,8 @@ from winnow.vertical.transfer_plan import TransferPlan
 
 def who_learns_what(plan: SplitPlan) -> tuple[str, ...]:
     """One line a party."""
+    if isinstance(plan, TransferPlan):
+        return _in_transfer(plan)
     senders = ", ".join(plan.senders)
     others = [name for name in plan.owners if name != plan.labels]
     lines = []
@@ -33,8 +35,7 @@ def who_learns_what(plan: SplitPlan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def who_learns_in_transfer(plan: TransferPlan) -> tuple[str, ...]:
-    """One line a party."""
+def _in_transfer(plan: TransferPlan) -> tuple[str, ...]:
     labels, receiver, protection = plan.labels, plan.receiver, plan.protection
     lines = [
         f"{labels}, {receiver}: which keys both of them have",

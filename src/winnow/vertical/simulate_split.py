@@ -17,8 +17,10 @@ from winnow.data.types import AS_GIVEN
 from winnow.fleet import Devices
 from winnow.progress.live_display import NoDisplay, ProgressDisplay, ProgressHeader, ProgressState, display_for
 from winnow.runs import RunFolder, RunLabel, RunView, file_names, result_record
+from winnow.runs.run_identity_record import WHO_LEARNS_WHAT
 from winnow.simulate import SimulatedFederation
 from winnow.simulate.kept_states import StatesByClient
+from winnow.vertical.explain_split import who_learns_what
 from winnow.vertical.keyed_rows import KeyedRows
 from winnow.vertical.split_plan import SplitPlan
 from winnow.vertical.split_result import SplitResult, TrainedParts
@@ -82,7 +84,6 @@ class SimulatedSplit:
         return RunLabel(
             name=self._plan.title,
             algorithm=self._plan.kind,
-            kind=self._plan.kind,
             seed=self._plan.seed,
             metric=self._plan.metric.name,
             lower_is_better=self._plan.metric.lower_is_better,
@@ -157,7 +158,8 @@ class SimulatedSplit:
         if plan.middle is not None:
             modules["middle, at the server"] = str(plan.middle)
         section = {"labels": plan.labels, **settings, "protection": protection, "modules": modules}
-        return tomli_w.dumps({plan.kind.removesuffix("-learning"): section}, multiline_strings=True)
+        told = {WHO_LEARNS_WHAT: list(who_learns_what(plan)), plan.kind.removesuffix("-learning"): section}
+        return tomli_w.dumps(told, multiline_strings=True)
 
     def _conditions(self) -> dict[str, Any]:
         owners = self._plan.owners

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from winnow.core import RunError
-from winnow.vertical.explain_split import who_learns_in_transfer
 from winnow.vertical.split_result import RESULTS, SplitResult, leave_modules
 from winnow.vertical.transfer_plan import TransferPlan
 from winnow.vertical.transfer_site import ReceivedModel
@@ -45,9 +44,6 @@ class TransferResult(SplitResult):
         received = self._received()
         assert received.rows.preprocessing is not None
         return received.outputs(torch.as_tensor(received.rows.preprocessing.transform(rows, self.plan.receiver)))
-
-    def explain(self) -> str:
-        return "\n".join(who_learns_in_transfer(self.plan))
 
     def _received(self) -> ReceivedModel:
         if self.received is None:
