@@ -10,10 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from few_label_clients import CLIENTS, LOCAL, MOST_WAYS_SLOW, assert_cohort, changed, epochs_of, training, world
+from winnow.core import ConfigError, Reply, Task
 from winnow.learn.algorithms.fade import FadeUpdate
+from winnow.learn.algorithms.gap_gain import GapGainServer, spread_within_clusters
 from winnow.learn.augment import weak
 from winnow.learn.extended_model import ExtendedModel, extend_model, loss_of_predictions
+from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import LOSSES, TensorData, choose_execution
+from world import experiment
 
 ONCE = LOCAL.model_copy(update={"epochs": 1})
 
@@ -76,3 +80,48 @@ def test_features_begin_to_hide_the_domain_bit_by_bit() -> None:
     assert method.strength(1) == 0
     assert method.strength(4) == pytest.approx(math.tanh(1.5))
     assert FadeUpdate(ramp_rounds=0).strength(1) == 1
+
+
+def test_the_spread_within_clusters_is_that_of_pairs() -> None:
+    torch.manual_seed(0)
+    groups = [torch.randn(n, 3) * 0.1 + 5 * k for k, n in enumerate((4, 7, 9))]
+    pairs = sum(float(torch.cdist(each, each).square().sum()) / (2 * len(each)) for each in groups)
+    assert spread_within_clusters(torch.cat(groups), 3) == pytest.approx(pairs, rel=1e-4)
+
+
+def test_sources_count_by_how_much_they_tighten_the_targets_clusters() -> None:
+    """Features are samples times a model's one number: a source that shrinks them gains 1 - number²."""
+    torch.manual_seed(1)
+    samples = torch.randn(30, 2)
+
+    class Target:
+        classes = 3
+
+        def __call__(self, model: Any) -> Tensor:
+            return samples * model["w"]
+
+    replies = [
+        Reply(
+            task=Task(name="train", client=client, round=1, version=0),
+            payload={"model": {"w": torch.tensor([number])}},
+            metrics={"labelled": share},
+        )
+        for client, (number, share) in enumerate([(0.5, 1.0), (0.9, 0.2), (4.0, 0.0)])
+    ]
+    aggregate = RoundAggregate(
+        model={"w": torch.tensor([7.0])},
+        clients=3,
+        population=3,
+        trained_names=("w",),
+        replies=replies,
+        target=Target(),
+    )
+    _, found = GapGainServer(temperature=0.5).step({}, {"w": torch.tensor([1.0])}, aggregate)
+    one, other = math.exp(0.75 / 0.5), math.exp(0.19 / 0.5)
+    expected = (4.0 + 2 * (0.5 * one + 0.9 * other) / (one + other)) / 3
+    assert found["w"].item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_sums_alone_cannot_weigh_sources() -> None:
+    with pytest.raises(ConfigError, match="gap-gain"):
+        experiment("collect.name=secure", "select.count=5", "server.name=gap-gain", algorithm="fade")

@@ -262,25 +262,42 @@ TELLING_HOW_MANY_ARE_RIGHT = ["evaluation.json", "report.html"]
         ({"at": "some", "clients": 0.5}, {"algorithm": "rscfed"}),
         ({"at": "some", "clients": 0.5}, {"algorithm": "fade", "client": {"hidden": 8}}),
         ({"at": "clients", "share": 0.3}, {"algorithm": "fedema", "client": {"hidden": 16, "width": 8}}),
+        ({"at": "clients", "share": 0.3}, {"algorithm": "fedmatch", "client": {"threshold": 0.3}}),
+        *[
+            pytest.param({"at": "clients", "share": 0.3}, method, marks=pytest.mark.slow(part="science"))
+            for method in (
+                {"algorithm": "fed-byol", "client": {"hidden": 16, "width": 8}},
+                {"algorithm": "fedu", "client": {"hidden": 16, "width": 8}},
+                {"algorithm": "orchestra", "client": {"hidden": 16, "width": 8, "clusters": 8, "own_clusters": 4}},
+                {"algorithm": "ds-fl", "section": {**SECTION, "open": 50}},
+            )
+        ],
     ],
 )
 def test_scrambling_hidden_labels_changes_no_byte(tmp_path, labels, method):
     """Of the user's rows: as they come in, before anything is spread."""
-    found = spread(labels).clients
+    found = spread(labels, **{key: size for key, size in method.get("section", {}).items() if key == "open"}).clients
     hidden = row_numbers(found.x[found.rows[found.y[found.rows] < 0]])
     scrambled = table(scrambled=hidden)
     assert (scrambled.y != table().y).sum() > 100
     one, other = (
         run_folder(tmp_path / name, data, labels, **method) for name, data in (("a", table()), ("b", scrambled))
     )
-    measured = TELLING_HOW_MANY_ARE_RIGHT if method["algorithm"] == "fixmatch" else []
+    measured = TELLING_HOW_MANY_ARE_RIGHT if method["algorithm"] in ("fixmatch", "fedmatch") else []
     assert [name for name in one if one[name] != other[name]] == measured
 
 
-@pytest.mark.parametrize("labels", [{"at": "clients", "per_class": 3}])
-def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp_path, monkeypatch, labels):
+@pytest.mark.parametrize(
+    ("labels", "method"),
+    [
+        ({"at": "clients", "per_class": 3}, {"algorithm": "fedavg"}),
+        ({"at": "server", "rows": 40}, {"algorithm": "semifl", "client": {"threshold": 0.3}}),
+        ({"at": "server", "rows": 40}, {"algorithm": "fedmatch", "client": {"threshold": 0.3}}),
+    ],
+)
+def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp_path, monkeypatch, labels, method):
     """Where who gets which label known depends on labels, they are scrambled where they end up."""
-    whole = run_folder(tmp_path / "a", table(), labels)
+    whole = run_folder(tmp_path / "a", table(), labels, **method)
     module = sys.modules["winnow.experiment.build_simulation"]
 
     def scrambling(*args, **kwargs):
@@ -288,7 +305,9 @@ def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp
         return replace(found, hidden_labels=np.where(found.hidden_labels < 0, -1, CLASSES - 1 - found.hidden_labels))
 
     monkeypatch.setattr(module, "federate", scrambling)
-    assert run_folder(tmp_path / "b", table(), labels) == whole
+    other = run_folder(tmp_path / "b", table(), labels, **method)
+    measured = [] if method["algorithm"] == "fedavg" else TELLING_HOW_MANY_ARE_RIGHT
+    assert [name for name in whole if whole[name] != other[name]] == measured
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,13 @@ def test_draws_are_a_samples_own() -> None:
     assert np.corrcoef(numbers.T.numpy())[0, 1] == pytest.approx(0, abs=0.1)
 
 
+def test_draws_of_many_steps_are_those_of_each() -> None:
+    keys = client_keys(3, [4, 9], "weak", 1)
+    together = SampleDraws.of_clients(keys, 5, range(3, 7)).uniform(2).view(4, -1, 2)
+    for place, step in enumerate(range(3, 7)):
+        assert torch.equal(together[place], SampleDraws.of_clients(keys, 5, range(step, step + 1)).uniform(2))
+
+
 def test_draws_are_those_of_splitmix64() -> None:
     def mixed(word: int) -> int:
         word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9) % 2**64

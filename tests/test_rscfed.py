@@ -94,3 +94,12 @@ def test_groups_agree_on_weights_by_distance() -> None:
 def test_secure_aggregation_refuses_it_by_name() -> None:
     with pytest.raises(ConfigError, match=r"aggregate\.name = 'consensus' needs every update"):
         experiment("collect.name=secure", algorithm="rscfed")
+
+
+def test_in_the_first_rounds_clients_without_labels_stay_out() -> None:
+    model, data = world()
+    first, later = (
+        MeanTeacherUpdate(warmup_rounds=rounds).update(training(model, data, "stacked")).stay_out for rounds in (2, 1)
+    )
+    assert list(first) == [0], "client 2, which has none, in the second round"
+    assert not later
