@@ -26,13 +26,14 @@ def test_the_gap_is_measured_seed_by_seed_over_the_last_rounds() -> None:
     assert gaps_closed(low, mid, high) == pytest.approx([0.75])
 
 
-def test_every_table_has_labels_alone_fixmatch_or_profiles_and_all_labels() -> None:
+def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
     for item in PAPER.items:
         assert isinstance(item, GapTable)
         runs = {run.algorithm: run.experiment for run in item.runs(ReproductionOptions(seeds=1))}
         assert runs["labelled-only"].client.name in ("idle", "plain")
         assert runs["all-labels"].data.labels is None
-        assert runs.keys() & {"semifl", "rscfed"}
+        assert runs["fixmatch"].client.name == "fixmatch"
+        assert runs.keys() & {"semifl", "rscfed", "ds-fl", "fedema", "fade"}
         assert len({str(each.data.partition) for each in runs.values()}) == 1, "all rows have the same clients"
 
 
@@ -41,7 +42,7 @@ def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.Ca
     command = ["reproduce", "few-labels", "mnist-iid", "--seeds", "1", "--rounds", "1", *TINY, "--out", str(tmp_path)]
     call(capsys, *command, "--workers", "1")
     lines = read_lines(tmp_path / "results.jsonl")
-    assert {line.algorithm for line in lines} == {"labelled-only", "fixmatch", "semifl", "all-labels"}
+    assert {line.algorithm for line in lines} == {"labelled-only", "fixmatch", "fedmatch", "semifl", "all-labels"}
     page = (tmp_path / "index.md").read_text()
     assert "SemiFL (1)" in page
     assert "Gap closed" in page
