@@ -138,7 +138,17 @@ EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 LONG = (
     *("algorithms", "architecture", "between-two-hospitals", "deployment", "encryption", "fedaq", "few-labels"),
-    *("personal", "split-learning", "tracking", "truth", "use-the-model", "without-labels", "workflows", "your-own"),
+    *(
+        "frozen-encoders",
+        "personal",
+        "split-learning",
+        "tracking",
+        "truth",
+        "use-the-model",
+        "without-labels",
+        "workflows",
+        "your-own",
+    ),
 )
 """Pages whose examples take long; what they show is tested elsewhere, too."""
 
