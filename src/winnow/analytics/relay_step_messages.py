@@ -178,6 +178,8 @@ class _StepExchange:
             attempt=self._attempt, exchange=self._exchanges, statements=statements, new_keys=self._new_keys
         )
         self._exchanges += 1
+        parts = {id(message): _message_part(message) for message in from_server.values()}
+        """One for all who get the same message: it is written once."""
         tasks = [
             Task(
                 name=ANALYSIS_STEP,
@@ -186,7 +188,7 @@ class _StepExchange:
                 version=0,
                 settings=msgspec.to_builtins(settings),
                 peer_messages=messages.get(client, {}),
-                payload=_message_part(from_server.get(client)),
+                payload=parts[id(from_server[client])] if client in from_server else {},
             )
             for client in clients
         ]
@@ -232,5 +234,5 @@ def _sent_bytes(reply: Reply) -> int:
     return messages + sum(int(np.asarray(each).nbytes) for part in reply.payload.values() for each in part.values())
 
 
-def _message_part(message: bytes | None) -> Payload:
-    return {} if message is None else {"messages": {"server": np.frombuffer(message, np.uint8)}}
+def _message_part(message: bytes) -> Payload:
+    return {"messages": {"server": np.frombuffer(message, np.uint8)}}

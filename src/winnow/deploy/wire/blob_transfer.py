@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from winnow.deploy.wire.atomic_files import read_chunks
+from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError, UnreachableError, WireError
 from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
 from winnow.deploy.wire.resumable_blob_files import BlobFolder, BlobWriter
@@ -35,15 +35,18 @@ def download_blob(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> 
 
 
 def upload_blob(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
-    """Have the server hold the blob, of which this file is a copy."""
+    """Have the server hold the blob, of which this file is a copy. A small one is sent without asking first how much of
+    it is there.
+    """
     attempt = _Attempts()
-    if not blob.size:  # how much of it is there says nothing of whether it is
-        link.put(PutBlob(job=job, blob=blob), ())
-    while (held := _held(link, job, blob)) < blob.size:
+    held = 0 if blob.size <= CHUNK else _held(link, job, blob)
+    while held < blob.size or not blob.size:
         try:
-            link.put(PutBlob(job=job, blob=blob, offset=held), read_chunks(path, held))
+            if link.put(PutBlob(job=job, blob=blob, offset=held), read_chunks(path, held)).size >= blob.size:
+                return
         except (UnreachableError, RequestRefusedError) as error:
             attempt.record_failure(error, held)
+        held = _held(link, job, blob)
 
 
 def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
