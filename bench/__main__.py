@@ -31,6 +31,7 @@ from bench import (
     trees,
     ui,
     ui_watched,
+    vertical_trees,
     wire,
 )
 from bench.table import machine, show
@@ -56,6 +57,7 @@ BENCHES = {
     "tree-methods": tree_methods,
     "ui": ui,
     "ui-watched": ui_watched,
+    "vertical-trees": vertical_trees,
 }
 
 
