@@ -90,36 +90,39 @@ def test_the_spread_within_clusters_is_that_of_pairs() -> None:
 
 
 def test_sources_count_by_how_much_they_tighten_the_targets_clusters() -> None:
-    """Features are samples times a model's one number: a source that shrinks them gains 1 - number²."""
+    """Features are noise around three centres, which lie as far apart as a model's one number says. Shrinking all of
+    them, its second number, is no gain.
+    """
     torch.manual_seed(1)
-    samples = torch.randn(30, 2)
+    centres, noise = torch.eye(3).repeat(10, 1) * 20, torch.randn(30, 3)
+
+    def share(apart: float) -> float:
+        features = (centres * apart + noise).view(10, 3, 3)
+        within = (features - features.mean(0)).square().sum()
+        return float(within / (features - features.mean((0, 1))).square().sum())
 
     class Target:
         classes = 3
 
         def __call__(self, model: Any) -> Tensor:
-            return samples * model["w"]
+            features: Tensor = (centres * model["w"][0] + noise) * model["w"][1]
+            return features
 
     replies = [
         Reply(
             task=Task(name="train", client=client, round=1, version=0),
-            payload={"model": {"w": torch.tensor([number])}},
-            metrics={"labelled": share},
+            payload={"model": {"w": torch.tensor([number, size])}},
+            metrics={"labelled": known},
         )
-        for client, (number, share) in enumerate([(0.5, 1.0), (0.9, 0.2), (4.0, 0.0)])
+        for client, (number, size, known) in enumerate([(2.0, 1.0, 1.0), (0.9, 0.1, 0.2), (4.0, 1.0, 0.0)])
     ]
     aggregate = RoundAggregate(
-        model={"w": torch.tensor([7.0])},
-        clients=3,
-        population=3,
-        trained_names=("w",),
-        replies=replies,
-        target=Target(),
+        model={"w": torch.zeros(2)}, clients=3, population=3, trained_names=("w",), replies=replies, target=Target()
     )
-    _, found = GapGainServer(temperature=0.5).step({}, {"w": torch.tensor([1.0])}, aggregate)
-    one, other = math.exp(0.75 / 0.5), math.exp(0.19 / 0.5)
-    expected = (4.0 + 2 * (0.5 * one + 0.9 * other) / (one + other)) / 3
-    assert found["w"].item() == pytest.approx(expected, rel=1e-3)
+    _, found = GapGainServer(temperature=0.5).step({}, {"w": torch.ones(2)}, aggregate)
+    one, other = (math.exp((1 - share(apart) / share(1.0)) / 0.5) for apart in (2.0, 0.9))
+    expected = (4.0 + 2 * (2.0 * one + 0.9 * other) / (one + other)) / 3
+    assert found["w"][0].item() == pytest.approx(expected, rel=1e-3)
 
 
 def test_sums_alone_cannot_weigh_sources() -> None:

@@ -64,12 +64,19 @@ def spread_within_clusters(features: Tensor, clusters: int) -> float:
     return float(torch.cdist(features, centres).amin(1).square().sum())
 
 
+@torch.no_grad()
+def share_within_clusters(features: Tensor, clusters: int) -> float:
+    """1 where all features are the same: nothing is told apart."""
+    whole = float((features - features.mean(0)).square().sum())
+    return spread_within_clusters(features, clusters) / whole if whole > 0 else 1.0
+
+
 class GapGainServer(ServerOptimiser):
     """θ = (Σ_t θ_t + S·Σ_s w_s·θ_s) / (S + T) over T clients without labels and S with; w = softmax(gain /
-    temperature), where a source's gain is (I − I_s) / I: by what share the spread of the target's features within
-    clusters, I, falls if its update is taken alone.
+    temperature), where a source's gain is (R − R_s) / R: by what share R falls if its update is taken alone. R is the
+    spread of the target's features within clusters as a share of their whole spread.
 
-    FADA has softmax(I − I_s); a share does not depend on how many samples there are, nor on how long features are.
+    FADA has the spread itself, which also falls where features only shrink.
     """
 
     name: Literal["gap-gain"] = "gap-gain"
@@ -94,9 +101,9 @@ class GapGainServer(ServerOptimiser):
 
     def weights(self, model: ModelState, sources: list[Reply], target: Features) -> list[float]:
         clusters = self.clusters or target.classes
-        before = spread_within_clusters(target(model), clusters)
+        before = share_within_clusters(target(model), clusters)
         gains = [
-            (before - spread_within_clusters(target(dict(reply.payload["model"])), clusters)) / max(before, 1e-12)
+            1 - share_within_clusters(target(dict(reply.payload["model"])), clusters) / max(before, 1e-12)
             for reply in sources
         ]
         shares: list[float] = torch.softmax(torch.tensor(gains, dtype=torch.float64) / self.temperature, 0).tolist()
