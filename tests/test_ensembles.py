@@ -82,8 +82,16 @@ def test_the_maximum_of_two_classes_is_that_of_the_second() -> None:
         torch.testing.assert_close(result.model(rows).softmax(1)[:, 1], leaves.max(0).values)
 
 
-@pytest.mark.parametrize("combine", ["mean", OVER_AT_SERVER, OVER_AT_CLIENTS], ids=["mean", "server", "clients"])
-@pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.parametrize(
+    ("combine", "rounds"),
+    [
+        pytest.param("mean", 2, id="mean"),
+        pytest.param(OVER_AT_SERVER, 4, id="server"),
+        pytest.param(OVER_AT_CLIENTS, 4, id="clients"),
+        pytest.param(OVER_AT_SERVER, 2, id="leaves, then server", marks=pytest.mark.slow(part="kills")),
+        pytest.param(OVER_AT_CLIENTS, 2, id="leaves, then clients", marks=pytest.mark.slow(part="kills")),
+    ],
+)
 def test_an_interrupted_run_resumes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, combine: Any, rounds: int
 ) -> None:
@@ -96,13 +104,12 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
         if isinstance(event, RoundFinished) and event.round == rounds:
             raise KeyboardInterrupt
 
-    whole = run_experiment(experiment, out=tmp_path / "whole", report=False)
-    if rounds < len([e for e in whole.view.events() if isinstance(e, RoundFinished)]):
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(experiment, out=tmp_path / "cut", report=False, on_event=interrupt)
-        run_experiment(experiment, out=tmp_path / "cut", resume=True, report=False)
-        for name in ("best.safetensors", "last.safetensors", "events.jsonl"):
-            assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    run_experiment(experiment, out=tmp_path / "whole", report=False)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, out=tmp_path / "cut", report=False, on_event=interrupt)
+    run_experiment(experiment, out=tmp_path / "cut", resume=True, report=False)
+    for name in ("best.safetensors", "last.safetensors", "events.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("combine", ["mean", OVER_AT_SERVER], ids=["mean", "over-arch"])

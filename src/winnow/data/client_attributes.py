@@ -21,7 +21,7 @@ class ClientAttributes:
 
     def column(self, name: str) -> NDArray[Any]:
         """Numbers in the data's units, or categories as an array of texts."""
-        column, places = self._found(name)
+        column, places = _feature_places(self._preprocessing, name)
         means = self._means()[:, places]
         if column.kind == "category":
             labels: NDArray[Any] = np.array([*column.categories, "other"], object)[means.argmax(1)]
@@ -32,27 +32,10 @@ class ClientAttributes:
     def features(self, names: Sequence[str]) -> NDArray[np.float64]:
         """The scaled features of these columns, or of all."""
         means = self._means()
-        return means[:, [place for name in names for place in self._found(name)[1]]] if names else means
-
-    def mask(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """1 at the features of these columns, 0 elsewhere."""
-        found = np.zeros(len(self._preprocessing.features), np.int64)
-        found[[place for name in names for place in self._found(name)[1]]] = 1
-        return found
-
-    def _found(self, name: str) -> tuple[Column, list[int]]:
-        first = 0
-        for column in self._preprocessing.columns:
-            count = len(column.features)
-            if column.name == name:
-                return column, list(range(first, first + count))
-            first += count
-        known = [column.name for column in self._preprocessing.columns]
-        if not known:
-            raise ConfigError(f"ensemble: the data have no column {name!r}: they are arrays without names")
-        raise ConfigError(
-            f"ensemble: no feature is called {name!r}; {suggest(name, known)} (targets cannot be used: clusters would "
-            "tell labels)"
+        return (
+            means[:, [place for name in names for place in _feature_places(self._preprocessing, name)[1]]]
+            if names
+            else means
         )
 
     def _means(self) -> NDArray[np.float64]:
@@ -63,3 +46,28 @@ class ClientAttributes:
         sums = np.add.reduceat(x, clients.offsets[:-1], axis=0) if len(x) else np.zeros((0, x.shape[1]))
         found: NDArray[np.float64] = sums / clients.sizes[:, None]
         return found
+
+
+def column_mask(preprocessing: Preprocessing, names: Sequence[str]) -> NDArray[np.int64]:
+    """1 at the features of these columns, 0 elsewhere."""
+    places = [place for name in names for place in _feature_places(preprocessing, name)[1]]
+    mask = np.zeros(len(preprocessing.features), np.int64)
+    mask[places] = 1
+    return mask
+
+
+def _feature_places(preprocessing: Preprocessing, name: str) -> tuple[Column, list[int]]:
+    """A column, and which features are made of it."""
+    first = 0
+    for column in preprocessing.columns:
+        count = len(column.features)
+        if column.name == name:
+            return column, list(range(first, first + count))
+        first += count
+    known = [column.name for column in preprocessing.columns]
+    if not known:
+        raise ConfigError(f"ensemble: the data have no column {name!r}: they are arrays without names")
+    raise ConfigError(
+        f"ensemble: no feature is called {name!r}; {suggest(name, known)} (targets cannot be used: clusters would tell "
+        "labels)"
+    )

@@ -1,14 +1,11 @@
 """From an experiment with an [ensemble] section to its leaves, the module that combines them, and their workflow."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from winnow.config.label_checks import method_name
 from winnow.config.schema import Experiment
@@ -16,182 +13,28 @@ from winnow.core import ConfigError, DataError, stream
 from winnow.data import ClientsOnDemand, Examples, FederatedData
 from winnow.data.client_attributes import ClientAttributes
 from winnow.experiment.build_evaluator import build_final_evaluator
-from winnow.experiment.build_learning_site import ModelSetup
 from winnow.experiment.build_training_workflow import (
-    DEFAULT_INPUTS,
     RunInputs,
     TrainingSetup,
-    built_outputs,
-    set_up_training,
 )
-from winnow.learn.aggregation import PartialAggregation
-from winnow.learn.client_round_method import PlainUpdate
-from winnow.learn.collect import PlainCollect
-from winnow.learn.ensemble.cluster_rules import Members, PublicAttributes
-from winnow.learn.ensemble.ensemble_net import EnsembleModel, EnsembleNet, InputMask, joined_state
-from winnow.learn.ensemble.ensemble_settings import EnsembleSettings, OverArch
+from winnow.experiment.ensemble_setup import EnsembleSetup, ensemble_setup
+from winnow.learn.ensemble.cluster_rules import Members, PublicAttributes, names_alone
+from winnow.learn.ensemble.ensemble_settings import OverArch
 from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow, Leaf
-from winnow.learn.ensemble.leaf_outputs import LEAVES, LeafOutputs, OptInRounds, SecondStageSites
+from winnow.learn.ensemble.leaf_outputs import LEAVES, OptInRounds
 from winnow.learn.ensemble.leaf_seeds import leaf_seed
 from winnow.learn.evaluation import CombinedEvaluator, ServerEvaluator
 from winnow.learn.extended_model import ExtendedModel
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.models import ModelSettings, Shape, build_model
 from winnow.learn.run_plan import TrainingPlan
-from winnow.learn.selection import UniformSelector
-from winnow.learn.server_optimiser import ReplaceModel
-from winnow.learn.stack import LocalTraining, ModelState, as_tensor, model_state
+from winnow.learn.stack import LocalTraining, ModelState, as_tensor
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.trial_update_on_server_samples import single_client_data
 from winnow.privacy.dp.client_book import ClientBook, refuse_label_clusters
-from winnow.privacy.dp.dp_sgd import DpSgd
+from winnow.privacy.dp.run_accounting import promises_privacy
 
 PRIVATE_LEAF = "private columns"
 MAX_NAMED = 12
-
-
-class OverArchModel(ModelSettings):
-    """An over-arch by itself, on leaf outputs. It is no model that a configuration can name."""
-
-    net: EnsembleNet
-
-    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
-        over = self.net.over
-        assert over is not None
-        return deepcopy(over)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembleSetup:
-    """An ensemble's module, and what both of its stages need, as every party builds it from the same settings."""
-
-    setup: TrainingSetup
-    """Of a leaf."""
-    leaves: int
-    private_inputs: NDArray[np.int64] | None
-    """1 at the inputs that only the last leaf sees."""
-    inputs: RunInputs = DEFAULT_INPUTS
-
-    @property
-    def experiment(self) -> Experiment:
-        return self.setup.experiment
-
-    @property
-    def settings(self) -> EnsembleSettings:
-        assert self.experiment.ensemble is not None
-        return self.experiment.ensemble
-
-    @property
-    def over(self) -> OverArch | None:
-        combine = self.settings.combine
-        return combine if isinstance(combine, OverArch) else None
-
-    @cached_property
-    def model_settings(self) -> EnsembleModel:
-        """What builds the combined module."""
-        over, single = self.over or OverArch(), self.model.module(self.model.probe[0]).flatten(1).shape[1] == 1
-        regression = self.setup.classes is None
-        return EnsembleModel(
-            leaf=self.experiment.model,
-            leaves=self.leaves,
-            combine=getattr(self.settings.combine, "name", "mean"),
-            prediction="values" if regression else "sigmoid" if single else "softmax",
-            hidden=over.hidden,
-            last_hidden=over.last_hidden,
-            masked=self.private_inputs is not None,
-        )
-
-    @property
-    def model(self) -> ModelSetup:
-        return self.setup.model
-
-    @cached_property
-    def net(self) -> EnsembleNet:
-        """The combined module; an over-arch is drawn from the seed."""
-        x, probe = self.model.probe[0], self.model.module
-        outputs = int(probe(x).flatten(1).shape[1])
-        leaves = [deepcopy(probe) for _ in range(self.leaves)]
-        with torch.random.fork_rng([]):
-            torch.manual_seed(self.experiment.seed)
-            net = self.model_settings.join(leaves, tuple(x.shape[1:]), outputs)
-        net.load_state_dict(joined_state([self.initial(place) for place in range(self.leaves)]), strict=False)
-        return net.eval()
-
-    def initial(self, place: int) -> ModelState:
-        """The model that a leaf starts from."""
-        seed, mine = leaf_seed(self.experiment.seed, place), self.model.initial
-        if place and self.inputs.module is None:
-            x = self.model.probe[0]
-            built = build_model(
-                self.experiment.model,
-                tuple(x.shape[1:]),
-                built_outputs(self.experiment, self.setup.classes, self.model.probe[1]),
-                seed,
-            )
-            fresh = model_state(masked(built, tuple(x.shape[1:])) if self.private_inputs is not None else built)
-            mine = {name: fresh[name].to(tensor.device) for name, tensor in mine.items()}
-        if self.private_inputs is not None:
-            hidden = torch.as_tensor(self.private_inputs).reshape(self.model.probe[0].shape[1:])
-            kept = hidden if place == self.leaves - 1 else 1 - hidden
-            mine = {name: kept.to(t.device) if name.endswith("0.kept") else t for name, t in mine.items()}
-        return mine
-
-    @cached_property
-    def outputs(self) -> LeafOutputs:
-        return LeafOutputs(self.net)
-
-    @cached_property
-    def over_experiment(self) -> Experiment:
-        """The second stage as an experiment of its own: the same algorithm on leaf outputs, by an optimiser of its own
-        if it has one. Methods at the client know the leaves' parts, so it has the plain one.
-        """
-        over, whole = self.over, self.experiment
-        assert over is not None
-        update = {
-            "model": OverArchModel(net=self.net),
-            "local": over.local or whole.local.model_copy(update={"decay": 1.0}),
-            "client": whole.client if isinstance(whole.client, DpSgd) else PlainUpdate(),
-            "rounds": whole.rounds + over.rounds,
-            # never chosen by timing: a resumed run must go on with the same
-            "engine": whole.engine.model_copy(update={"execution": "loop" if over.at == "server" else "vmap"}),
-        }
-        if over.at == "server":
-            update |= {
-                "select": UniformSelector(),
-                "aggregate": PartialAggregation(),
-                "collect": PlainCollect(),
-                "server": ReplaceModel(),
-                "client": PlainUpdate(),
-                "filters": (),
-            }
-        return whole.model_copy(update=update)
-
-    @cached_property
-    def over_setup(self) -> TrainingSetup:
-        x, y = self.model.probe
-        features = self.outputs.features(self.outputs.part([self.initial(k) for k in range(self.leaves)]), x)
-        told = self.setup.preprocessing.model_copy(update={"columns": (), "array": None, "inputs": ()})
-        return set_up_training(
-            self.over_experiment,
-            replace(self.inputs, dataset=None, module=None, own=None),
-            (features, y),
-            self.setup.classes,
-            self.model.randomness,
-            preprocessing=told,
-            selection_is_public=self.setup.selection_is_public,
-        )
-
-    def second_stage(self) -> SecondStageSites | None:
-        """What a site needs for the second stage, where clients take part in one."""
-        if self.over is None or self.over.at == "server":
-            return None
-        return SecondStageSites(
-            self.experiment.rounds, self.outputs, lambda data: self.over_setup.model.site(data, None)
-        )
-
-
-def masked(module: nn.Module, shape: Shape) -> nn.Module:
-    return nn.Sequential(InputMask(shape), module)
 
 
 def check_ensemble(experiment: Experiment, setup: TrainingSetup, inputs: RunInputs, *, deployed: bool) -> None:
@@ -205,6 +48,17 @@ def check_ensemble(experiment: Experiment, setup: TrainingSetup, inputs: RunInpu
         )
     if settings.clusters.from_labels:
         refuse_label_clusters(whole.composed(), whole.filters, getattr(settings.clusters, "name", ""))
+    if deployed and settings.clusters.from_labels:
+        raise ConfigError("ensemble.clusters by loss tell labels, and are for simulations; cluster by sites")
+    if (
+        deployed
+        and not (settings.clusters.disjoint and not settings.private)
+        and promises_privacy(whole.composed(), whole.filters)
+    ):
+        raise ConfigError(
+            "a deployed site lets one noisy update of a client out in a round, and here clients train several leaves; "
+            "choose disjoint clusters without private columns"
+        )
     if deployed and settings.clusters.by_attributes:
         raise ConfigError(
             f"ensemble.clusters: sites tell nothing of their clients' {settings.clusters.text}; cluster by "
@@ -383,12 +237,7 @@ def simulated_ensemble(setup: TrainingSetup, federated: FederatedData, inputs: R
         return Examples(x=clients.x[rows], y=clients.y[rows])
 
     return EnsembleBuilder(
-        made=EnsembleSetup(
-            setup=setup,
-            leaves=len(clusters),
-            private_inputs=known.mask(settings.private) if settings.private else None,
-            inputs=inputs,
-        ),
+        made=ensemble_setup(setup, inputs, len(clusters)),
         sizes=clients.sizes,
         names=federated.client_names,
         reference=federated.reference,
@@ -396,6 +245,32 @@ def simulated_ensemble(setup: TrainingSetup, federated: FederatedData, inputs: R
         clusters=clusters,
         others=others,
         opt_in=opted_in,
+    )
+
+
+def deployed_ensemble(
+    setup: TrainingSetup,
+    inputs: RunInputs,
+    sizes: NDArray[np.int64],
+    names: Sequence[str],
+    reference: Examples,
+    test: Examples,
+    labelled: Examples | None,
+) -> EnsembleBuilder:
+    """The ensemble of a deployed job, whose server knows clients by their names alone, and has the samples of those who
+    opted in in a file of its own.
+    """
+    check_ensemble(setup.experiment, setup, inputs, deployed=True)
+    clusters, others = cluster_clients(setup.experiment, names_alone(names))
+    return EnsembleBuilder(
+        made=ensemble_setup(setup, inputs, len(clusters)),
+        sizes=sizes,
+        names=names,
+        reference=reference,
+        test=test,
+        clusters=clusters,
+        others=others,
+        opt_in=lambda: labelled,
     )
 
 

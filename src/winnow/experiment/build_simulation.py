@@ -37,6 +37,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_training,
 )
 from winnow.experiment.encode_data import SampleEncoder, encode_federated
+from winnow.experiment.ensemble_setup import second_stage
 from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
@@ -183,7 +184,7 @@ def prepare_run(
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
     rebuild = partial(setup.model.on_one_core().site, data, local_test, shown)
     pool = open_worker_pool(experiment.engine, site, rebuild, sizes)
-    second = None if ensemble is None else ensemble.made.second_stage()
+    second = second_stage(setup, inputs)
     simulation = _simulation(experiment, site, pool, federated, store, training.now, second)
     return PreparedRun(
         experiment=experiment,

@@ -17,6 +17,7 @@ from winnow.explain.privacy_lint import (
 )
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, AlgorithmPart, EvidenceKind
 from winnow.learn.collect import PlainCollect
+from winnow.learn.ensemble.ensemble_settings import OverArch
 from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
 from winnow.privacy.encrypted_profile_server import EncryptedComparison
 from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
@@ -70,6 +71,9 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
     clients = experiment.data.clients
     if not clients:  # the data say how many there are
         return
+    if experiment.ensemble is not None:
+        yield "how long a budget lasts depends on how many clients each leaf has; a run tells it by round"
+        return
     try:
         yield from forecast(experiment.composed(), experiment.filters, clients, experiment.rounds)
     except ConfigError as error:
@@ -80,13 +84,33 @@ def _part_descriptions(experiment: Experiment) -> Iterator[str]:
     matching = experiment.select.comparison
     parts = experiment.composed().parts
     said = (
-        [_encoder_text(experiment)]
+        [_ensemble_text(experiment), _encoder_text(experiment)]
         + [_part_description(part, experiment) for part in parts]
         + [matching.privacy_text() if sends_profiles(experiment) else ""]
     )
     said += [each.privacy_text() for each in experiment.filters]
     on_evidence = experiment.quality.privacy_text(_evidence(experiment), experiment.rounds)
     return filter(None, [*said, _filters_inside(experiment), *on_evidence])
+
+
+def _ensemble_text(experiment: Experiment) -> str:
+    """Who trains which leaf, and what that and their combination tell."""
+    settings = experiment.ensemble
+    if settings is None:
+        return ""
+    over = settings.combine if isinstance(settings.combine, OverArch) else None
+    told = f"ensemble: clients are clustered by {settings.clusters.text}, and each cluster trains a leaf alone. "
+    if settings.clusters.from_labels:
+        told += "Which leaf a client joins tells of its labels. "
+    if over is None:
+        told += "Combining leaves looks at nobody's data, and costs no privacy. "
+    elif over.at == "server":
+        told += "The over-arch is trained at the server, which has the samples of clients who opted in, labels too. "
+    else:
+        told += "The over-arch is trained by clients on leaf outputs that stay with them. "
+    if settings.private:
+        told += f"The columns {', '.join(settings.private)} are in one leaf alone, whose outputs stay with clients. "
+    return told + "What each client releases, in all its trainings, is composed; the worst client's ε is told."
 
 
 def _encoder_text(experiment: Experiment) -> str:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
@@ -17,6 +19,7 @@ from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.measurement_units_check import unit_lines
 from winnow.deploy.jobs.party_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
+from winnow.experiment.build_ensemble import deployed_ensemble
 from winnow.experiment.build_training_workflow import (
     PROBE_SAMPLES,
     RunInputs,
@@ -31,7 +34,9 @@ from winnow.experiment.reference_file import write_reference_file
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.saved_model import trained_model
 from winnow.learn.adapted_model import own_module
+from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
 from winnow.learn.extended_model import model_without_heads, state_without_heads
+from winnow.learn.models import ModelSettings
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.secure_randomness import secure_stream
 from winnow.learn.stack import as_tensor
@@ -57,18 +62,26 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)
-    plan = setup.plan(sizes, held[0] or nothing, run.client_names, 0 if own.open is None else len(own.open))
-    training = setup.workflow(
-        plan,
-        sizes=sizes,
-        local_test_sizes=tested if tested.any() else None,
-        reference=held[0] or nothing,
-        test=held[1] or nothing,
-        store=None,
-        names=run.client_names,
-        server_labelled=own.labelled,
-        open_samples=own.open,
-    )
+    module, settings = setup.model.module, experiment.model
+    training: TrainingWorkflow | EnsembleWorkflow
+    if experiment.ensemble is not None:
+        samples = held[0] or nothing, held[1] or nothing, own.labelled
+        ensemble = deployed_ensemble(setup, inputs, sizes, run.client_names, *samples)
+        plan, training = ensemble.plan, ensemble.workflow()
+        module, settings = ensemble.made.net, ensemble.made.model_settings
+    else:
+        plan = setup.plan(sizes, held[0] or nothing, run.client_names, 0 if own.open is None else len(own.open))
+        training = setup.workflow(
+            plan,
+            sizes=sizes,
+            local_test_sizes=tested if tested.any() else None,
+            reference=held[0] or nothing,
+            test=held[1] or nothing,
+            store=None,
+            names=run.client_names,
+            server_labelled=own.labelled,
+            open_samples=own.open,
+        )
     committed = run.committed_state()
     if committed is not None:
         training.restore(committed)
@@ -81,7 +94,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         training,
         on_event,
         now=training.now,
-        rounds=experiment.rounds,
+        rounds=experiment.rounds if experiment.ensemble is None else training.rounds,
         task_timeout=experiment.job.task_timeout,
         wrap_federation=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
@@ -93,7 +106,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, plan, training, kept, own.preprocessing)
+    return _result(run, setup, TrainedModule(module, settings), plan, training, kept, own.preprocessing)
 
 
 def _check_labelled(experiment: Experiment, labelled: Examples | None, described: DataDescription) -> None:
@@ -179,17 +192,25 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
+class TrainedModule(NamedTuple):
+    """The module that is trained, and what builds it."""
+
+    module: nn.Module
+    settings: ModelSettings
+
+
 def _result(
     run: DeployedRun,
     setup: TrainingSetup,
+    trained: TrainedModule,
     plan: TrainingPlan,
-    training: TrainingWorkflow,
+    training: TrainingWorkflow | EnsembleWorkflow,
     kept: DataSizes,
     preprocessing: Preprocessing,
 ) -> Result:
-    experiment, names = setup.experiment, run.client_names
+    experiment, names, module = setup.experiment, run.client_names, trained.module
     best, last = (
-        state_without_heads(setup.model.module, {name: t for name, t in model.items() if name not in plan.private})
+        state_without_heads(module, {name: t for name, t in model.items() if name not in plan.private})
         for model in (training.best, training.model)
     )
     for name, model in (("best", best), ("last", last)):
@@ -212,9 +233,10 @@ def _result(
         run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
-    setup.model.module.cpu().load_state_dict(training.best)
+    module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
-    saved = trained_model(experiment, plan, view.summary(), setup.model.module, preprocessing, kept, made)
+    built = experiment.model_copy(update={"model": trained.settings})
+    saved = trained_model(built, plan, view.summary(), module, preprocessing, kept, made)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     summary = write_reference_file(run.folder, experiment, setup.model, training, plan.private)
@@ -225,7 +247,7 @@ def _result(
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=own_module(model_without_heads(setup.model.module.eval())),
+        model=own_module(model_without_heads(module.eval())),
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=preprocessing,

@@ -12,6 +12,7 @@ from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.client_quality_sharing_limits import EvidenceLimits
+from winnow.deploy.jobs.ensemble_terms import EnsembleTerms, total_rounds
 from winnow.deploy.jobs.party_data import SiteData
 from winnow.deploy.jobs.refuse_changed_questions import FirstQuestions
 from winnow.deploy.jobs.task_executor import SiteHandlers
@@ -22,6 +23,7 @@ from winnow.experiment.build_training_workflow import (
     set_up_device,
     set_up_training,
 )
+from winnow.experiment.ensemble_setup import second_stage
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS
 from winnow.learn.client_quality.assess_handler import ASSESS, AssessmentSettings
 from winnow.learn.client_quality.reference_source import SUMMARISE_REFERENCE, SummarySettings
@@ -83,21 +85,22 @@ def training_handlers(
     limits = SiteReleaseLimits(
         whole=experiment.composed(),
         filters=experiment.filters,
-        rounds=experiment.rounds,
+        rounds=total_rounds(setup),
         size_of=lambda client: int(data.clients.sizes[client - first]),
         identities=identities,
         held=bool(collecting.handlers),
     )
     questions = FirstQuestions(identities, first)
+    second, needed = second_stage(setup, inputs), _needed(experiment, setup, local_test)
     return SiteHandlers(
         site=setup.model.site(
             _samples(data.clients, first, device),
             local_test,
             None if data.open is None else as_tensor(data.open, device),
         ),
-        handlers={**_needed(experiment, setup, local_test), **besides.handlers},
+        handlers={**(needed if second is None else second.handlers(needed, needed)), **besides.handlers},
         filters=(
-            _as_signed(experiment, setup, questions, confusion_matrix=confusion_matrix),
+            _as_signed(experiment, setup, EnsembleTerms(setup, second), questions, confusion_matrix=confusion_matrix),
             EvidenceLimits(experiment, setup.classes, questions, sequences=_sequences(data), shared=share_evidence),
             *limits.around(),
             *site_filters(experiment.filters, secure_stream),
@@ -127,25 +130,25 @@ def _needed(
 
 
 def _as_signed(
-    experiment: Experiment, setup: TrainingSetup, questions: FirstQuestions, *, confusion_matrix: bool
+    experiment: Experiment,
+    setup: TrainingSetup,
+    terms: EnsembleTerms,
+    questions: FirstQuestions,
+    *,
+    confusion_matrix: bool,
 ) -> Filter[LearningSite]:
     """Training and evaluation are done as the job's author signed them, whatever the server asks for, and tell nothing
     else.
     """
-    training = TrainSettings(
-        local=experiment.local,
-        client=experiment.client,
-        seed=experiment.seed,
-        profile=setup.model.layer is not None,
-        start_loss=experiment.composed().needs_start_loss,
-    )
     metrics = {metric.name for metric in setup.model.metrics}
     classes_as_signed = _classes_as_signed(experiment, setup, questions)
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
-        _check_model(tasks[0], setup.model.initial)
+        _check_model(tasks[0], terms.model_of(tasks[0]))
+        terms.check_columns(tasks[0])
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
+            training = terms.training_of(tasks[0], asked)
             signed = replace(asked, profile_classes=None) == training and classes_as_signed(asked.profile_classes)
         elif isinstance(asked, PersonalEvaluationSettings):
             signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)

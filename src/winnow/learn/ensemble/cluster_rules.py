@@ -16,7 +16,8 @@ from pydantic import Field, model_validator
 from winnow.core import Choice, ConfigError, stream
 
 Members = NDArray[np.int64]
-LeafCount = Field(ge=1, le=1000)
+MAX_LEAVES = 1000
+LeafCount = Field(ge=1, le=MAX_LEAVES)
 MAX_STEPS = 100
 
 
@@ -34,6 +35,15 @@ class PublicAttributes:
         return len(self.names)
 
 
+def names_alone(names: Sequence[str]) -> PublicAttributes:
+    """Of clients nothing is known but their names."""
+
+    def nothing(_: Any) -> NDArray[Any]:
+        raise ConfigError("ensemble.clusters: nothing is known of clients here but their names")
+
+    return PublicAttributes(names=names, column=nothing, features=nothing)
+
+
 class ClusterRule(Choice):
     """Which clients train a leaf together."""
 
@@ -46,6 +56,11 @@ class ClusterRule(Choice):
     @abstractmethod
     def clusters(self, clients: PublicAttributes, seed: int) -> dict[str, Members]:
         """The clients of each cluster by its name; every cluster has some."""
+
+    @property
+    def most_leaves(self) -> int:
+        """No more clusters than this come of it."""
+        return getattr(self, "count", None) or MAX_LEAVES
 
     @property
     def text(self) -> str:
@@ -148,6 +163,10 @@ class SiteClusters(ClusterRule):
     name: Literal["sites"] = "sites"
     groups: dict[str, tuple[str, ...]]
 
+    @property
+    def most_leaves(self) -> int:
+        return len(self.groups)
+
     @model_validator(mode="before")
     @classmethod
     def _lists(cls, table: Any) -> Any:
@@ -162,7 +181,7 @@ class SiteClusters(ClusterRule):
             raise ConfigError("ensemble.clusters.groups: a name is in two groups; a site trains one leaf")
         found: dict[str, list[int]] = {group: [] for group in self.groups}
         for client, name in enumerate(clients.names):
-            group = group_of.get(name, group_of.get(name.split("/")[0]))
+            group = group_of.get(name, group_of.get(name.split(", ")[0]))
             if group is None:
                 raise ConfigError(f"ensemble.clusters.groups: {name!r} is in no group; add it to one")
             found[group].append(client)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from winnow.core import Arrays, Handler, ModelError, Outcome, Task
 from winnow.core.array_spec import spec_of
 from winnow.learn.collect import RoundResult
-from winnow.learn.ensemble.ensemble_net import EnsembleNet, joined_state, leaf_states
+from winnow.learn.ensemble.ensemble_net import LEAF_PREFIX, EnsembleNet, joined_state, leaf_states
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.model_evaluator import batch_size
 from winnow.learn.round_loop import Schedule
@@ -52,16 +52,24 @@ class LeafOutputs:
         return torch.cat([self._net.features(batch) for batch in torch.split(x, batch_size(x))])
 
 
+@dataclass(frozen=True, kw_only=True)
+class SecondStage:
+    """What a site needs to train an over-arch on so many leaves."""
+
+    outputs: LeafOutputs
+    initial: ModelState
+    make_site: Callable[[ClientSamples], LearningSite]
+
+
 class SecondStageSites:
     """A site's clients in the second stage: leaf outputs in the place of their samples, made once.
 
-    Rounds up to `leaf_rounds` are the leaves'; in later ones each task carries the leaves.
+    Rounds up to `leaf_rounds` are the leaves'; in later ones each task carries the leaves, and how many there are.
     """
 
-    def __init__(
-        self, leaf_rounds: int, outputs: LeafOutputs, make_site: Callable[[ClientSamples], LearningSite]
-    ) -> None:
-        self._leaf_rounds, self._outputs, self._make_site = leaf_rounds, outputs, make_site
+    def __init__(self, leaf_rounds: int, most_leaves: int, prepare: Callable[[int], SecondStage]) -> None:
+        self.leaf_rounds, self._most, self._prepare = leaf_rounds, most_leaves, prepare
+        self._stages: dict[int, SecondStage] = {}
         self._leaves: Arrays = {}
         self._site: LearningSite | None = None
 
@@ -80,18 +88,28 @@ class SecondStageSites:
         tasks: Sequence[Task],
         site: LearningSite,
     ) -> Sequence[Outcome]:
-        return (
-            first(tasks, site) if tasks[0].round <= self._leaf_rounds else second(tasks, self._second(tasks[0], site))
-        )
+        if tasks[0].round <= self.leaf_rounds:
+            return first(tasks, site)
+        return second(tasks, self._second(tasks[0], site))
 
-    def _second(self, task: Task, site: LearningSite) -> LearningSite:
+    def stage(self, task: Task) -> SecondStage:
+        """The stage of as many leaves as the task carries."""
         leaves = task.payload.get(LEAVES)
         if leaves is None:
             raise ModelError("the task of the second stage carries no leaves")
+        count = len({name.removeprefix(LEAF_PREFIX).partition(".")[0] for name in leaves})
+        if count > self._most:
+            raise ModelError(f"the task carries {count} leaves; the job has at most {self._most}")
+        if count not in self._stages:
+            self._stages[count] = self._prepare(count)
+        return self._stages[count]
+
+    def _second(self, task: Task, site: LearningSite) -> LearningSite:
+        stage, leaves = self.stage(task), task.payload[LEAVES]
+        stage.outputs.check(leaves)
         if self._site is None or not _same(leaves, self._leaves):
-            self._outputs.check(leaves)
-            made = LeafOutputData(site.data, partial(self._outputs.features, leaves))
-            self._leaves, self._site = leaves, self._make_site(made.kept())
+            made = LeafOutputData(site.data, partial(stage.outputs.features, leaves))
+            self._leaves, self._site = dict(leaves), stage.make_site(made.kept())
         return self._site
 
 
