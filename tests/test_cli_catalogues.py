@@ -184,10 +184,13 @@ def test_every_preset_suits_every_algorithm():
     }
     labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
     by_adam = {("gas-turbine", "fedcomgate"), ("gas-turbine", "scaffold")}
-    tested = {name for name in presets() if resolve(name).data.local_test}
+    tested = {name for name in presets() if resolve(name).data.local_test or resolve(name).ensemble}
     probed = {(preset, name) for preset in tested for name in FEATURES}
     assert refused == unlabelled | labelled | by_adam | probed
-    assert all(re.search(r"requires local.name = 'sgd'|data\.labels|linear probe", reason) for reason in reasons)
+    assert all(
+        re.search(r"requires local.name = 'sgd'|data\.labels|linear probe|evaluation\.probe", reason)
+        for reason in reasons
+    )
 
 
 def test_algorithms_are_listed(capsys):

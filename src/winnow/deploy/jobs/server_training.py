@@ -106,7 +106,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, TrainedModule(module, settings), plan, training, kept, own.preprocessing)
+    return _result(run, setup, DeployedModule(module, settings), plan, training, kept, own.preprocessing)
 
 
 def _check_labelled(experiment: Experiment, labelled: Examples | None, described: DataDescription) -> None:
@@ -192,7 +192,7 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-class TrainedModule(NamedTuple):
+class DeployedModule(NamedTuple):
     """The module that is trained, and what builds it."""
 
     module: nn.Module
@@ -202,7 +202,7 @@ class TrainedModule(NamedTuple):
 def _result(
     run: DeployedRun,
     setup: TrainingSetup,
-    trained: TrainedModule,
+    trained: DeployedModule,
     plan: TrainingPlan,
     training: TrainingWorkflow | EnsembleWorkflow,
     kept: DataSizes,
