@@ -2,6 +2,8 @@
 
 import csv
 import math
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 import winnow
 from command_line import call
+from waiting import eventually
 from winnow.core import ConfigError
 from winnow.tracking import Tracker
 from winnow.tracking.tensorboard_tracker import TensorBoardTracker
@@ -102,6 +105,20 @@ def test_a_run_is_followed_until_it_is_finished(tmp_path: Path) -> None:
     follower.join(timeout=60)
     assert rows == [4]
     assert_same(shown_by_tensorboard(tmp_path / "followed"), written(folder))
+
+
+@pytest.mark.slow(part="docs")
+def test_a_follower_that_is_killed_is_started_again_and_doubles_nothing(tmp_path: Path) -> None:
+    folder, logs = tmp_path / "followed", tmp_path / "logs"
+    winnow.run("demo", rounds=3, out=folder)
+    (folder / "result.json").unlink()  # unfinished again
+    command = [sys.executable, "-m", "winnow.cli", "export", str(folder), "--tensorboard", str(logs), "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as follower:
+        eventually(lambda: any(file.stat().st_size > 200 for file in logs.rglob("events*")), "nothing was written")
+        follower.kill()
+    winnow.run("demo", rounds=5, out=folder, resume=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert_same(shown_by_tensorboard(logs / "followed"), written(folder))
 
 
 class _Falling(TrackWriter):
