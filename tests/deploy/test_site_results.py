@@ -61,3 +61,13 @@ def test_without_a_setting_nothing_is_kept_and_with_one_it_is_beside_the_kit(tmp
     assert load_config(tmp_path).results is None
     (tmp_path / "site.toml").write_text('results = "found"\n')
     assert load_config(tmp_path).results == str(tmp_path.resolve() / "found")
+
+
+def test_what_clients_keep_is_moved_under_their_numbers(tmp_path: Path) -> None:
+    job = JobFolder(tmp_path / "job")
+    job.create()
+    (job.client_state / "abc-3.safetensors").write_bytes(b"heads")
+    assert job.keep_client_state({3: "abc-3.safetensors"}, tmp_path / "kept" / "job-1") == 1
+    assert (tmp_path / "kept" / "job-1" / "client-3.safetensors").read_bytes() == b"heads"
+    with pytest.raises(UntrustedFileError, match="cannot keep clients' state"):
+        job.keep_client_state({4: "missing.safetensors"}, tmp_path / "kept")

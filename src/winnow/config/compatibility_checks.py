@@ -13,6 +13,7 @@ from winnow.core import ConfigError, ModelError
 from winnow.data import Examples, FederatedData
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
+from winnow.learn.collect import Collect
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import Metric
 from winnow.learn.stack import Loss, ModelState, OwnLoop, OwnStep, OwnTraining
@@ -103,6 +104,23 @@ def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> s
     return (
         "the reference set evaluates the shared model, whose private part is never trained; "
         "set data.local_test and evaluation.by = 'clients' to evaluate each client's own model"
+    )
+
+
+def server_model_notice(collect: Collect, evaluated_by: str) -> str:
+    """Where clients keep the model to themselves, they alone can say what it is worth."""
+    if collect.server_has_model:
+        return ""
+    name = getattr(collect, "name", "")
+    if evaluated_by == "reference":
+        raise ConfigError(
+            f"collect.name = {name!r} leaves the server without a trained model, and evaluation.by = 'reference' "
+            "evaluates the server's; set data.local_test and evaluation.by = 'clients', or "
+            "collect.average_to_server = true"
+        )
+    return (
+        "the server has no trained model: its scores on the reference and test set, and the model of the run folder, "
+        "are the initial model's"
     )
 
 

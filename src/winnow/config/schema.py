@@ -31,6 +31,7 @@ from winnow.privacy import dp as _dp  # noqa: F401  # makes differential privacy
 from winnow.privacy import encrypted_profile_server as _private  # noqa: F401  # makes encrypted matching known
 from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
 from winnow.privacy.homomorphic import homomorphic_collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
+from winnow.privacy.peers import peers_collect as _peers  # noqa: F401  # makes averaging among peers known
 from winnow.privacy.secagg import secure_collect as _secure  # noqa: F401  # makes secure aggregation known
 from winnow.tracking import Tracker
 

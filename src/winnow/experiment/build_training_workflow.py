@@ -26,6 +26,7 @@ from winnow.config.compatibility_checks import (
     output_width,
     probe_notice,
     reference_evaluation_notice,
+    server_model_notice,
 )
 from winnow.config.label_checks import check_augmentation, check_open, method_name
 from winnow.config.schema import EngineSettings, Experiment
@@ -218,6 +219,7 @@ class TrainingSetup:
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
+            server_model_notice(experiment.collect, experiment.evaluation.by),
             probe_notice(probes=experiment.probes),
             one_class_notice(self.model.metrics[0], reference),
             experiment.client.notice(module),

@@ -27,7 +27,6 @@ from winnow.experiment.run_folders import check_same_experiment, holds_run, is_f
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.explain.report_with_privacy import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
-from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.client_store import ClientStore
 from winnow.learn.extended_model import model_without_heads, state_without_heads
 from winnow.learn.final_evaluation import FinalEvaluation, SetScores
@@ -410,16 +409,16 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         view=view,
         model=own_module(model_without_heads(prepared.module.eval())),
         estimator=prepared.fitted_estimator(),
-        personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
+        personal=partial(_personal, prepared.experiment, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
         saved=_saved_model(prepared, view),
         client_names=prepared.client_names,
     )
 
 
-def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: ClientStore, client: int) -> nn.Module:
+def _personal(settings: Experiment, like: nn.Module, common: ModelState, store: ClientStore, client: int) -> nn.Module:
     if not 0 <= client < len(store):
         raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
-    own = deepcopy(like)
-    own.load_state_dict(update.personal_model(common, store.read(client)))
+    own, kept = deepcopy(like), store.read(client)
+    own.load_state_dict(settings.client.personal_model(settings.collect.client_model(common, kept), kept))
     return own_module(model_without_heads(own.eval()))

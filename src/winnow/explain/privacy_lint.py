@@ -11,6 +11,7 @@ from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, LocalDp, Noisy
 from winnow.privacy.encrypted_profile_server import EncryptedComparison
 from winnow.privacy.filters import Clip, PercentilePrivacy, SparseVectorTechnique
 from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
+from winnow.privacy.peers.peers_collect import PeersCollect
 from winnow.privacy.secagg.masking_graph import safe_degree
 from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 from winnow.privacy.secagg.secure_collect import SecureAggregation
@@ -55,7 +56,7 @@ def adds_local_noise(experiment: Experiment) -> bool:
 
 def _update_protection(experiment: Experiment) -> str | None:
     """The setting that keeps from the server what single updates tell, if there is one, and what it does."""
-    if experiment.collect.sums_only:
+    if experiment.collect.sums_only or isinstance(experiment.collect, PeersCollect):
         return f'collect.name = "{_name(experiment.collect)}" keeps updates from the server'
     noisy = next((each for each in experiment.filters if isinstance(each, LOCAL_NOISE_FILTERS)), None)
     if noisy is not None:

@@ -21,6 +21,7 @@ from winnow.learn.ensemble.ensemble_settings import OverArch
 from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
 from winnow.privacy.encrypted_profile_server import EncryptedComparison
 from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
+from winnow.privacy.peers.peers_collect import PeersCollect
 from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
@@ -198,6 +199,9 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
 
 
 def _updates(experiment: Experiment) -> str:
+    if isinstance(experiment.collect, PeersCollect):
+        told = "the average of each round" if experiment.collect.server_has_model else "no average"
+        return f"no update, and {told}: in a deployed job clients' models pass it encrypted for each other"
     if experiment.collect.sums_only:
         noise = ", with noise," if _noisy_sums(experiment) else ","
         return f"the sum of the updates of each round{noise} and no single client's update{_beside_sums(experiment)}"
@@ -238,6 +242,9 @@ def _to_keeper(collect: SecureAggregation) -> Iterator[str]:
 
 
 def _to_sites(experiment: Experiment) -> Iterator[str]:
+    if isinstance(experiment.collect, PeersCollect):
+        hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
+        yield f"every other client's model after local training{hidden}, and how many samples it has"
     yield "every model they receive; the difference of two consecutive models reveals the aggregate update of a round"
     if isinstance(experiment.collect, SecureAggregation | HomomorphicAggregation):
         yield "who else takes part in the same round, and how much data each has relative to the largest"
@@ -246,7 +253,8 @@ def _to_sites(experiment: Experiment) -> Iterator[str]:
 
 
 def _in_result(experiment: Experiment) -> Iterator[str]:
-    yield f"the best and the last model{_hidden_in_models(experiment)}"
+    if experiment.collect.server_has_model:
+        yield f"the best and the last model{_hidden_in_models(experiment)}"
     means = "mean losses, " if reports_training_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
     yield "how many samples each client has, and what it is called (in a deployed job, if its site tells)"

@@ -112,6 +112,15 @@ class Collect(Choice, AlgorithmPart):
         return self
 
     @property
+    def server_has_model(self) -> bool:
+        """Whether the server has the model that clients train."""
+        return True
+
+    def client_model(self, model: ModelState, kept: Payload) -> ModelState:
+        """What a client has of the shared model, given the server's and what the client keeps."""
+        return model
+
+    @property
     def third_party(self) -> str | None:
         """The site, by name, whose help it takes besides the clients', if there is one."""
         return None

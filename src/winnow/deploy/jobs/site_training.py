@@ -88,7 +88,7 @@ def training_handlers(
         rounds=total_rounds(setup),
         size_of=lambda client: int(data.clients.sizes[client - first]),
         identities=identities,
-        held=bool(collecting.handlers),
+        held=bool(collecting.handlers) and experiment.collect.sums_only,
     )
     questions = FirstQuestions(identities, first)
     second, needed = second_stage(setup, inputs), _needed(experiment, setup, local_test)

@@ -210,7 +210,10 @@ class HostedJob(Thread):
 
     def _keep_results(self) -> None:
         results = self._context.config.results
-        if results is not None and (kept := self._folder.keep_results(target := Path(results) / self.job)):
+        if results is None:
+            return
+        target, states = Path(results) / self.job, self._context.state.client_state_files(self.job)
+        if kept := self._folder.keep_results(target) + self._folder.keep_client_state(states, target):
             self._audit("results kept", f"files in {target}: {kept}")
 
     def _delete_all(self) -> None:

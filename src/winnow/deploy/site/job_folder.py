@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,18 @@ class JobFolder:
         except OSError as error:
             raise UntrustedFileError(f"cannot keep the job's results in {target}: {error.strerror}") from error
         return len(found)
+
+    def keep_client_state(self, files: Mapping[int, str], target: Path) -> int:
+        """Move what clients keep (a private part, the average among peers) to `target`; for how many clients. `files`
+        are the agent's own, by the clients' numbers.
+        """
+        try:
+            for client, name in files.items():
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.move(self.client_state / name, target / f"client-{client}.safetensors")
+        except OSError as error:
+            raise UntrustedFileError(f"cannot keep clients' state in {target}: {error.strerror}") from error
+        return len(files)
 
 
 def result_file_name(task: WireTask, client: int) -> str:
