@@ -31,7 +31,7 @@ SENTENCE_WORDS = (4, 14)
 """How many words a sentence of training has: of a word or two nothing much is heard."""
 SEED = 0
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Any]
 
 
 def spoken_block(texts: list[str], first: int) -> Arrays:
