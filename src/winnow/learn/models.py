@@ -19,6 +19,7 @@ from winnow.learn.encoders.image_encoder import EfficientNetLite, pretrained_net
 from winnow.learn.encoders.settings import build_text_encoder, check_text_encoder
 from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn, WordMeanNet
 from winnow.learn.own_code import load_own_function
+from winnow.learn.phone_network import PhoneTransferNet
 
 Shape = tuple[int, ...]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -198,6 +199,40 @@ class EfficientNetModel(ModelSettings):
         if _image(self.name, sample_shape, smallest=8)[0] not in (1, 3):
             raise ModelError(f"model '{self.name}' needs pictures of 1 or 3 channels, not {sample_shape[0]}")
         return EfficientNetLite(pretrained_network(outputs), self.side, self.white)
+class PhonesModel(ModelSettings):
+    """Private towers for speech and text, a shared branch over phones, and a private fusion; over packed rows of
+    frames × bands energies, word identifiers and phone numbers. Without `sounds` the branch has no table of what phones
+    sound like, without `fused` the fusion sees the tower alone.
+    """
+
+    name: Literal["phones"] = "phones"
+    frames: int = Field(40, ge=1, le=800)
+    bands: int = Field(16, ge=1, le=512)
+    vocabulary: int = Field(4096, ge=2, le=MAX_WORDS)
+    words: int = Field(24, ge=1, le=800)
+    phones: int = Field(40, ge=2, le=256)
+    width: Width = 32
+    sounds: bool = True
+    fused: bool = True
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        least = self.frames * self.bands + self.words + 1
+        if len(sample_shape) != 1 or sample_shape[0] < least:
+            raise ModelError(
+                f"model 'phones' needs rows of {self.frames} × {self.bands} energies, {self.words} words and phones, "
+                f"{least} numbers or more; the samples have shape {sample_shape}"
+            )
+        return PhoneTransferNet(
+            frames=self.frames,
+            bands=self.bands,
+            words=self.vocabulary,
+            word_length=self.words,
+            phones=self.phones,
+            width=self.width,
+            outputs=outputs,
+            sounds=self.sounds,
+            uses_phones=self.fused,
+        )
 
 
 class PythonModel(ModelSettings):

@@ -7,6 +7,7 @@ from winnow.papers.fedprof import FEDPROF
 from winnow.papers.few_labels import FEW_LABELS
 from winnow.papers.flare import FLARE
 from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.phones import PHONES
 from winnow.papers.remaining_runs import ReproductionPlan, plan_reproduction
 from winnow.papers.result_json_lines import (
     DistributionResultLine,
@@ -24,6 +25,7 @@ from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
 PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP, ENSEMBLE)}
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, PHONES)}
 
 __all__ = [
     "PAPERS",

@@ -18,14 +18,13 @@ from winnow.core import stream
 from winnow.data.directories import data_directories, fetch_set, find_known_set
 from winnow.data.known_sets import known_set
 from winnow.data.text import encode_texts, words_of
+from winnow.papers.phones.prepare_sizes import LARGE
 from winnow.papers.phones.speech import PhoneRecogniser, Speaker, acoustic_features, lexicon, speak
 from winnow.papers.phones.text_phones import phone_numbers, phones_of_words
 from winnow.runs.atomic_write import write_atomically
 
 WORDS, WORD_LENGTH = 4096, 24
 BLOCK = 64
-SMALL, LARGE = 1_283, 16_331
-"""Sizes of the parties: MOSI's and MOSEI's."""
 TEST_SENTENCES = 872
 SENTENCE_WORDS = (4, 14)
 """How many words a sentence of training has: of a word or two nothing much is heard."""

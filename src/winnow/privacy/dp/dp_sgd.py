@@ -18,7 +18,7 @@ from winnow.core.installed_package import install_command
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, EvidenceKind
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser, Sgd
-from winnow.learn.stack import CohortTrainingResult, ModelState
+from winnow.learn.stack import CohortTrainingResult, Loss, ModelState
 from winnow.privacy.dp.privacy_loss import GaussianRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 
@@ -75,6 +75,10 @@ class DpSgd(ClientUpdate):
             sampling_probability=min(1.0, local.batch_size / size),
         )
 
+    def further_releases(self, times: int) -> list[GaussianRelease]:
+        """What a client that took part so often has released besides its steps."""
+        return []
+
     def _trained(self, training: LocalTraining, client: int, start: ModelState) -> ModelState:
         module = deepcopy(training.execution.module)
         module.load_state_dict(start)
@@ -91,15 +95,19 @@ class DpSgd(ClientUpdate):
         return {**start, **noisy}
 
     def _gradients(self, private: Any, training: LocalTraining, rows: Tensor) -> None:
-        """Every sample's own gradient, where the optimiser looks for it; an empty batch has none."""
-        if not len(rows):
+        x, y = training.data.samples(rows) if len(rows) else (None, None)
+        self._sample_gradients(private, x, y, training.execution.loss)
+
+    @staticmethod
+    def _sample_gradients(private: Any, x: Tensor | None, y: Tensor | None, loss: Loss) -> None:
+        """Every sample's own gradient, where the optimiser looks for it; an empty batch (None) has none."""
+        if x is None or y is None:
             for parameter in private.parameters():
                 parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
             return
-        x, y = training.data.samples(rows)
         with warnings.catch_warnings():  # samples need no gradients, of which torch would warn the hooks
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            torch.autograd.backward(training.execution.loss(private(x), y).mean())
+            torch.autograd.backward(loss(private(x), y).mean())
         for parameter in private.parameters():
             if parameter.requires_grad:  # a bound times infinity is no number: one sample would spoil the whole model
                 parameter.grad_sample.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -235,7 +235,8 @@ def _of_client(client: DpSgd, whole: Algorithm, population: Population) -> Guara
     def released(rounds: int, times: NDArray[np.int64]) -> list[list[GaussianRelease]]:
         kinds = np.unique(np.stack([population.sizes, times]), axis=1).T.tolist()
         worst = _worst([client.release(whole.local, size, often) for size, often in kinds])
-        return [[release, *_profiles(whole, int(times.max()))] for release in worst]
+        most = int(times.max())
+        return [[release, *client.further_releases(most), *_profiles(whole, most)] for release in worst]
 
     return _guarantee("record_epsilon", "client", client, released, (int(population.sizes.sum()), "samples"))
 

@@ -1,0 +1,102 @@
+"""A table of transfer between a party with speech and one with text: F1 of both, alone and together."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing import get_context
+from os import cpu_count
+
+from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
+from winnow.papers.paper import PaperItem, ReproductionOptions
+from winnow.papers.phones.party_rows import find_prepared
+from winnow.papers.phones.transfer_runs import ROUNDS, TransferRow, TransferSetting, measure_row
+from winnow.papers.result_json_lines import ResultLines, TransferResultLine
+from winnow.report import MeanAndSd
+from winnow.report.number_format import mean_sd_text
+
+SPEECH, TEXT = "speech", "text"
+BOTH = ((SPEECH,), (TEXT,))
+ALONE = ("alone-speech", "alone-text")
+OURS = tuple(
+    TransferRow(name=f"ours-{each:g}", title=f"Private fusion (ours), ε = {each:g}", parties=BOTH, epsilon=each)
+    for each in (1.0, 5.0, 10.0, 15.0)
+)
+ROWS = (
+    TransferRow(name="alone-speech", title="Alone, without phones", parties=((SPEECH,),), fused=False),
+    TransferRow(name="alone-text", title="Alone, without phones", parties=((TEXT,),), fused=False),
+    TransferRow(name="phones-speech", title="Alone, with phones", parties=((SPEECH,),)),
+    TransferRow(name="phones-text", title="Alone, with phones", parties=((TEXT,),)),
+    TransferRow(name="pooled", title="All rows pooled", parties=((SPEECH, TEXT),)),
+    TransferRow(name="averaged", title="Shared part averaged, no table of sounds, ε = ∞", parties=BOTH, sounds=False),
+    *OURS,
+    TransferRow(name="ours-inf", title="Private fusion (ours), ε = ∞", parties=BOTH),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferTable(PaperItem):
+    speech: int
+    text: int
+    about: str
+
+    @property
+    def names(self) -> set[str]:
+        return {self.name}
+
+    def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
+        return not self._missing(wanted, lines)
+
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[TransferResultLine]:
+        find_prepared(wanted.data_directory)
+        setting = TransferSetting(
+            item=self.name,
+            speech=self.speech,
+            text=self.text,
+            rounds=wanted.rounds or ROUNDS,
+            directory=wanted.data_directory,
+        )
+        missing = self._missing(wanted, lines)
+        with ProcessPoolExecutor(max(1, (cpu_count() or 2) // 2), get_context("spawn")) as pool:
+            rows, seeds = zip(*missing, strict=True)
+            return list(pool.map(measure_row, repeat(setting), rows, seeds))
+
+    def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[TransferRow, int]]:
+        return [
+            (row, seed) for seed in range(wanted.seeds) for row in ROWS if (self.name, row.name, str(seed)) not in lines
+        ]
+
+    def has_results(self, lines: ResultLines) -> bool:
+        return bool(self._found(lines))
+
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
+        found = self._found(lines)
+        if not found:
+            return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
+        seeds = len({line.seed for line in found})
+        caption = (
+            f"F1 (mean of both classes, percent) ± standard deviation over {seeds} seeds; with the sign, the paired"
+            " difference from being alone without phones ± its standard error."
+        )
+        shown = [self._cells(row, found) for row in ROWS if any(line.row == row.name for line in found)]
+        return [TextBlock(self.about), TableBlock(caption, ("", "speech party", "text party"), shown)]
+
+    def _found(self, lines: ResultLines) -> list[TransferResultLine]:
+        return [line for line in lines.values() if isinstance(line, TransferResultLine) and line.item == self.name]
+
+    @staticmethod
+    def _cells(row: TransferRow, found: Sequence[TransferResultLine]) -> list[str]:
+        cells = [row.title]
+        for party, alone in zip((SPEECH, TEXT), ALONE, strict=True):
+            own = {line.seed: value for line in found if line.row == row.name and (value := getattr(line, party))}
+            base = {line.seed: value for line in found if line.row == alone and (value := getattr(line, party))}
+            if not own:
+                cells.append("–")
+                continue
+            text = mean_sd_text(MeanAndSd.of(own.values()), 2)
+            pairs = MeanAndSd.of([own[seed] - base[seed] for seed in own if seed in base])
+            if row.name not in ALONE and pairs is not None:
+                error = (pairs.sd or 0.0) / len(own) ** 0.5
+                text += f" ({pairs.mean:+.2f} ± {error:.2f})"
+            cells.append(text)
+        return cells
