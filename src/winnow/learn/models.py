@@ -199,6 +199,8 @@ class EfficientNetModel(ModelSettings):
         if _image(self.name, sample_shape, smallest=8)[0] not in (1, 3):
             raise ModelError(f"model '{self.name}' needs pictures of 1 or 3 channels, not {sample_shape[0]}")
         return EfficientNetLite(pretrained_network(outputs), self.side, self.white)
+
+
 class PhonesModel(ModelSettings):
     """Private towers for speech and text, a shared branch over phones, and a private fusion; over packed rows of
     frames × bands energies, word identifiers and phone numbers. Without `sounds` the branch has no table of what phones

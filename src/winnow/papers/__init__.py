@@ -24,8 +24,9 @@ from winnow.papers.secagg import SECAGG
 from winnow.papers.srpfl import SRPFL
 from winnow.papers.truth import TRUTH
 
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP, ENSEMBLE)}
-PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, PHONES)}
+PAPERS = {
+    paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG, FEDAQ, TRUTH, FEW_LABELS, FLARE, FEDCLIP, ENSEMBLE, PHONES)
+}
 
 __all__ = [
     "PAPERS",

@@ -154,16 +154,11 @@ class TruthResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="truth", ta
 
 class MeasuredResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="measured", tag_field="kind"):
     """Values that were measured together for one row of a table, for one seed."""
-class TransferResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="transfer", tag_field="kind"):
-    """F1 in percent, of the party with speech and of the party with text, after training by one row of a table."""
 
     item: str = msgspec.field(name="of")
     row: str
     seed: int
     values: dict[str, float]
-    rounds: int
-    speech: float | None = None
-    text: float | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -177,7 +172,6 @@ ResultLine: TypeAlias = (
     | TrafficResultLine
     | TruthResultLine
     | MeasuredResultLine
-    | TransferResultLine
 )
 ResultLines: TypeAlias = Mapping[tuple[str, ...], ResultLine]
 

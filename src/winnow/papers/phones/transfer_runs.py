@@ -16,7 +16,7 @@ from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
 from winnow.learn.local_optimiser import Sgd
 from winnow.papers.phones.party_rows import PackedRows, Party, find_prepared, read_parties
-from winnow.papers.result_json_lines import TransferResultLine
+from winnow.papers.result_json_lines import MeasuredResultLine
 from winnow.privacy.dp.branch_update import PrivateBranchUpdate
 from winnow.privacy.dp.privacy_loss import epsilon, least_noise
 
@@ -45,7 +45,7 @@ class TransferSetting:
     directory: Path | None = None
 
 
-def measure_row(setting: TransferSetting, row: TransferRow, seed: int) -> TransferResultLine:
+def measure_row(setting: TransferSetting, row: TransferRow, seed: int) -> MeasuredResultLine:
     """The best rate by validation for each party, and its F1 on the test sentences."""
     parties = read_parties(find_prepared(setting.directory), setting.speech, setting.text, seed)
     tried = [_trained(setting, row, parties, seed, rate) for rate in RATES]
@@ -53,7 +53,7 @@ def measure_row(setting: TransferSetting, row: TransferRow, seed: int) -> Transf
     for party in {each for client in row.parties for each in client}:
         best = max(tried, key=lambda models: _f1(models[party], parties[party].validation))
         scores[party] = round(100 * _f1(best[party], parties[party].test), 3)
-    return TransferResultLine(item=setting.item, row=row.name, seed=seed, rounds=setting.rounds, **scores)
+    return MeasuredResultLine(item=setting.item, row=row.name, seed=seed, values=scores)
 
 
 def _trained(

@@ -11,7 +11,7 @@ from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
 from winnow.papers.phones.party_rows import find_prepared
 from winnow.papers.phones.transfer_runs import ROUNDS, TransferRow, TransferSetting, measure_row
-from winnow.papers.result_json_lines import ResultLines, TransferResultLine
+from winnow.papers.result_json_lines import MeasuredResultLine, ResultLines
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 
@@ -47,7 +47,7 @@ class TransferTable(PaperItem):
     def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
         return not self._missing(wanted, lines)
 
-    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[TransferResultLine]:
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[MeasuredResultLine]:
         find_prepared(wanted.data_directory)
         setting = TransferSetting(
             item=self.name,
@@ -81,15 +81,15 @@ class TransferTable(PaperItem):
         shown = [self._cells(row, found) for row in ROWS if any(line.row == row.name for line in found)]
         return [TextBlock(self.about), TableBlock(caption, ("", "speech party", "text party"), shown)]
 
-    def _found(self, lines: ResultLines) -> list[TransferResultLine]:
-        return [line for line in lines.values() if isinstance(line, TransferResultLine) and line.item == self.name]
+    def _found(self, lines: ResultLines) -> list[MeasuredResultLine]:
+        return [line for line in lines.values() if isinstance(line, MeasuredResultLine) and line.item == self.name]
 
     @staticmethod
-    def _cells(row: TransferRow, found: Sequence[TransferResultLine]) -> list[str]:
+    def _cells(row: TransferRow, found: Sequence[MeasuredResultLine]) -> list[str]:
         cells = [row.title]
         for party, alone in zip((SPEECH, TEXT), ALONE, strict=True):
-            own = {line.seed: value for line in found if line.row == row.name and (value := getattr(line, party))}
-            base = {line.seed: value for line in found if line.row == alone and (value := getattr(line, party))}
+            own = {line.seed: line.values[party] for line in found if line.row == row.name and party in line.values}
+            base = {line.seed: line.values[party] for line in found if line.row == alone and party in line.values}
             if not own:
                 cells.append("–")
                 continue
