@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def _trained(
     held = [_joined([parties[name].training for name in names]) for names in row.parties]
     owners = np.repeat(np.arange(len(held)), [len(rows.y) for rows in held])
     rows = _joined(held)
-    sizes = [len(each.y) for each in held]
+    sizes = tuple(len(each.y) for each in held)
     table: dict[str, Any] = {
         "rounds": setting.rounds,
         "seed": seed,
@@ -83,7 +84,8 @@ def _trained(
     return {name: models[k] for k, names in enumerate(row.parties) for name in names}
 
 
-def _client(budget: float, rounds: int, sizes: list[int]) -> dict[str, Any]:
+@cache
+def _client(budget: float, rounds: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     if budget == inf:
         return {"name": "branch"}
     table = TABLE_NOISE / min(1.0, budget / 4)
@@ -97,7 +99,7 @@ def _client(budget: float, rounds: int, sizes: list[int]) -> dict[str, Any]:
     }
 
 
-def _spent(noise: float, table: float, rounds: int, sizes: list[int]) -> float:
+def _spent(noise: float, table: float, rounds: int, sizes: tuple[int, ...]) -> float:
     """The worst party's ε after all rounds, its table included. One row is the reference set, so one less may train."""
     client = PrivateBranchUpdate(noise_multiplier=noise, table_noise=table, delta=DELTA)
     local = Sgd(learning_rate=1.0, batch_size=BATCH, steps=STEPS)

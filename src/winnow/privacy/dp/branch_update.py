@@ -20,7 +20,8 @@ from winnow.learn.local_optimiser import Sgd
 from winnow.learn.phone_network import BRANCH
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import only
-from winnow.privacy.dp.dp_sgd import DpSgd, planned_steps
+from winnow.privacy.dp import dp_sgd
+from winnow.privacy.dp.dp_sgd import DpSgd
 from winnow.privacy.dp.privacy_loss import GaussianRelease
 from winnow.privacy.dp.settings import NoiseMultiplier
 
@@ -94,7 +95,7 @@ class BranchUpdate(BranchMethod):
         rng = training.randomness(training.seed, "branch", training.round, client)
         rows = torch.as_tensor(training.data.rows_of(client))
         batch = min(local.batch_size, len(rows))
-        for _ in range(planned_steps(local, len(rows))):
+        for _ in range(dp_sgd.planned_steps(local, len(rows))):
             drawn = rows[torch.from_numpy(rng.random(len(rows)) < batch / len(rows))]
             x, y = training.data.samples(drawn)
             optimizer.zero_grad()
@@ -137,7 +138,7 @@ class PrivateBranchUpdate(BranchMethod, DpSgd):
         rng = training.randomness(training.seed, "dp-sgd", training.round, client)
         rows = torch.as_tensor(training.data.rows_of(client))
         private, optimizer = self._private(branch), self._optimizer(branch, training, len(rows), rng)
-        for _ in range(planned_steps(training.local, len(rows))):
+        for _ in range(dp_sgd.planned_steps(training.local, len(rows))):
             drawn = rows[torch.from_numpy(rng.random(len(rows)) < training.local.batch_size / len(rows))]
             optimizer.zero_grad()
             x, y = training.data.samples(drawn) if len(drawn) else (None, None)

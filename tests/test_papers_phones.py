@@ -1,0 +1,74 @@
+"""winnow reproduce phones: parties with speech and text, on data that another command prepares."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from winnow.core import ConfigError
+from winnow.papers import PAPERS
+from winnow.papers.page_blocks import TableBlock
+from winnow.papers.paper import ReproductionOptions
+from winnow.papers.phones.party_rows import find_prepared, read_parties
+from winnow.papers.phones.transfer_runs import TransferSetting, measure_row
+from winnow.papers.phones.transfer_table import ROWS
+from winnow.papers.result_json_lines import MeasuredResultLine, lines_by_key
+
+TABLE = PAPERS["phones"].items[0]
+TESTED = 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    spoken, written = TESTED + 30, TESTED + 60
+    (tmp_path / "phones").mkdir()
+    np.savez(
+        tmp_path / "phones" / "phones.npz",
+        speech_frames=rng.integers(1, 255, (spoken, 40, 16)).astype(np.uint8),
+        speech_phones=rng.integers(0, 40, (spoken, 64)).astype(np.uint8),
+        speech_labels=rng.integers(0, 2, spoken).astype(np.uint8),
+        text_words=rng.integers(1, 4096, (written, 24)).astype(np.uint16),
+        text_phones=rng.integers(0, 40, (written, 64)).astype(np.uint8),
+        text_labels=rng.integers(0, 2, written).astype(np.uint8),
+        tested=np.array(TESTED),
+    )
+    return tmp_path
+
+
+def test_no_tested_sentence_is_trained_on(folder: Path) -> None:
+    parties = read_parties(find_prepared(folder), 20, 1_000, seed=1)
+    for party, size in (("speech", 20), ("text", 60)):
+        held = parties[party]
+        assert len(held.training.y) == size
+        assert len(held.validation.y) + len(held.test.y) == TESTED
+        whole = {row.tobytes() for part in (held.validation, held.test) for row in part.x}
+        assert len(whole) == TESTED
+        assert not whole & {row.tobytes() for row in held.training.x}
+
+
+def test_missing_data_are_one_line_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINNOW_DATA", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"python -m winnow.papers.phones.prepare") as refused:
+        TABLE.measure(ReproductionOptions(seeds=1, data_directory=tmp_path), {})
+    assert "\n" not in str(refused.value)
+
+
+def test_both_parties_are_scored(folder: Path) -> None:
+    setting = TransferSetting(item="small-speech", speech=30, text=60, rounds=1, directory=folder)
+    [row] = (row for row in ROWS if row.name == "ours-inf")
+    line = measure_row(setting, row, seed=0)
+    assert line.values.keys() == {"speech", "text"}
+    assert all(0 <= value <= 100 for value in line.values.values())
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = [
+        MeasuredResultLine(item=TABLE.name, row=row, seed=seed, values={"speech": value + seed})
+        for row, value in (("alone-speech", 50.0), ("ours-inf", 53.0))
+        for seed in range(2)
+    ]
+    [table] = (block for block in TABLE.blocks(lines_by_key(found)) if isinstance(block, TableBlock))
+    cells = {row[0]: row[1:] for row in table.rows}
+    assert "(+3.00 ± 0.00)" in cells["Private fusion (ours), ε = ∞"][0]
+    assert cells["Private fusion (ours), ε = ∞"][1] == "–"
