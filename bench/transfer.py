@@ -181,21 +181,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("transfer.jsonl"))
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--common", type=int, nargs="+", default=list(OVERLAPS), help="numbers of common rows")
     given = parser.parse_args()
     if adult_rows() is None:
         raise SystemExit("tabular/adult.data.gz is not in $WINNOW_DATA")
     tuning = [
-        (way, n, TUNING_SEED, c) for n in OVERLAPS for way, tried in CANDIDATES.items() for c in range(len(tried))
+        (way, n, TUNING_SEED, c) for n in given.common for way, tried in CANDIDATES.items() for c in range(len(tried))
     ]
     scores = _all(tuning, given.out, given.workers)
-    best = {(way, n): max(range(4), key=lambda c: scores[way, n, TUNING_SEED, c]) for way in WAYS for n in OVERLAPS}
-    jobs = [(way, n, seed, best[way, n]) for n in OVERLAPS for seed in SEEDS for way in WAYS]
+    best = {(way, n): max(range(4), key=lambda c: scores[way, n, TUNING_SEED, c]) for way in WAYS for n in given.common}
+    jobs = [(way, n, seed, best[way, n]) for n in given.common for seed in SEEDS for way in WAYS]
     scores = _all(jobs, given.out, given.workers)
-    print("| " + " | ".join(["AUC, mean ± sd over 5 seeds", *(f"{n:,} common rows" for n in OVERLAPS)]) + " |")
-    print("|---" * (len(OVERLAPS) + 1) + "|")
+    print("| " + " | ".join(["AUC, mean ± sd over 5 seeds", *(f"{n:,} common rows" for n in given.common)]) + " |")
+    print("|---" * (len(given.common) + 1) + "|")
     for way, title in TITLES.items():
         cells = []
-        for n in OVERLAPS:
+        for n in given.common:
             found = [scores[way, n, seed, best[way, n]] for seed in SEEDS]
             cells.append(f"{fmean(found):.4f} ± {stdev(found):.4f}")
         print("| " + " | ".join([title, *cells]) + " |")
