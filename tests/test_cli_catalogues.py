@@ -183,7 +183,9 @@ def test_every_preset_suits_every_algorithm():
         (preset, name) for preset in few for name in Recipe.known.keys() - {*AT_SERVER_ALONE, *FEATURES, "fixmatch"}
     }
     labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
-    by_adam = {("gas-turbine", "fedcomgate"), ("gas-turbine", "scaffold")}
+    by_adam = {
+        (preset, name) for preset in ("gas-turbine", "fedclip-pacs") for name in ("fedcomgate", "fedmatch", "scaffold")
+    }
     tested = {name for name in presets() if resolve(name).data.local_test or resolve(name).ensemble}
     probed = {(preset, name) for preset in tested for name in FEATURES}
     assert refused == unlabelled | labelled | by_adam | probed
