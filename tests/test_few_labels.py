@@ -105,6 +105,17 @@ def test_the_server_has_labelled_rows_and_everybody_the_open_ones(in_place):
         assert set(np.flatnonzero(found.clients.y >= 0)) == set(shown.tolist()), "no hidden label is left in the array"
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_clients_may_have_labels_beside_the_server_and_nobody_s_rows_change(share):
+    alone, beside = (spread({"at": "server", "rows": 42, **more}) for more in ({}, {"share": share}))
+    assert np.array_equal(alone.server_labelled.x, beside.server_labelled.x)
+    assert np.array_equal(alone.clients.x[alone.clients.rows], beside.clients.x[beside.clients.rows])
+    for client in range(CLIENTS):
+        own = beside.clients.client(client)
+        assert (own.y >= 0).sum() == round(share * len(own))
+        assert np.array_equal(own.y[own.y >= 0], truth_of(own)[own.y >= 0])
+
+
 def test_owners_without_labels_are_named_and_can_be_what_is_tested():
     owners = np.array(["photo", "sketch", "art"])[np.arange(ROWS) % 3]
     data = from_arrays(table().x, table().y, owners=owners, scale="none")
@@ -244,6 +255,13 @@ def test_a_plain_method_trains_as_if_unlabelled_rows_were_not_there(labels):
     assert not torch.equal(next(few.model.parameters()), next(run(table()).model.parameters()))
 
 
+@pytest.mark.parametrize("method", ["fixmatch", "fedmatch"])
+def test_where_all_labels_are_known_there_are_none_to_give(tmp_path, method):
+    few = run(table(), {"at": "server", "rows": 40, "share": 1.0}, algorithm=method, out=tmp_path)
+    assert few.view.evaluation.pseudo_labels is None
+    assert "Of these, right" not in (tmp_path / "report.html").read_text()
+
+
 def run_folder(path, data, labels, **more):
     run(data, labels, out=path, **more)
     started = rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
@@ -314,6 +332,12 @@ def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp
     ("data", "message"),
     [
         ({"labels": {"at": "server", "rows": 9}}, r"at = \"server\", … } cannot be used with client.name = 'plain'"),
+        (
+            {"labels": {"at": "server", "rows": 9, "share": 0.5}},
+            r"at = \"server\", share = 0.5, … } cannot be used with client.name = 'plain'; choose an algorithm that can"
+            r" \((?!.*semifl).*fixmatch",
+        ),
+        ({"labels": {"at": "server", "share": 0.5}}, "labels at 'server' need rows, and nothing else but share"),
         ({"labels": {"at": "clients"}}, "labels at 'clients' need share or per_class, and nothing else"),
         (
             {"labels": {"at": "some", "clients": 0.5, "share": 0.5}},

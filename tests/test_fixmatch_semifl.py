@@ -24,7 +24,9 @@ from world import blobs, experiment, prepared
 
 
 def fixmatch_by_hand(model: nn.Module, data: TensorData, client: int, method: FixMatchUpdate) -> dict[str, Tensor]:
-    """CE(f(w(x)), y) + λ/(μB)·Σ 1[max p(w(u)) ≥ τ]·CE(f(s(u)), argmax p(w(u))), by torch's SGD."""
+    """CE(f(w(x)), y) + λ/(μB)·Σ 1[max p(w(u)) ≥ τ]·CE(f(s(u)), argmax p(w(u))), by torch's SGD; its gradient bounded to
+    a norm, and FedProx's μ·(θ − θ₀) added to it.
+    """
     net, own = deepcopy(model), data.rows_of(client)
     known = data.y[own].numpy() >= 0
     large = LOCAL.batch_size * method.unlabelled_ratio
@@ -36,7 +38,7 @@ def fixmatch_by_hand(model: nn.Module, data: TensorData, client: int, method: Fi
     for step in range(steps):
         optimiser.zero_grad()
         rows, far = torch.from_numpy(labelled[step]), torch.from_numpy(others[step])
-        loss = sum(method.mu / 2 * (tensor - start[name]).square().sum() for name, tensor in net.named_parameters())
+        loss = torch.zeros(())
         if len(rows):
             x = changed(weak, "weak labelled", data.x[rows], client, step, 8)
             loss = loss + functional.cross_entropy(net(x), data.y[rows])
@@ -48,6 +50,11 @@ def fixmatch_by_hand(model: nn.Module, data: TensorData, client: int, method: Fi
             losses = functional.cross_entropy(net(hard), guess, reduction="none")
             loss = loss + method.unlabelled_weight * (losses * (confidence >= method.threshold)).mean()
         loss.backward()
+        if method.clip is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), method.clip)
+        for name, tensor in net.named_parameters():
+            assert tensor.grad is not None
+            tensor.grad += method.mu * (tensor.detach() - start[name])
         optimiser.step()
     return dict(net.state_dict())
 
@@ -56,7 +63,8 @@ def fixmatch_by_hand(model: nn.Module, data: TensorData, client: int, method: Fi
 @pytest.mark.parametrize("images", [False, True])
 def test_fixmatch_follows_its_rule(way: str, images: bool) -> None:
     model, data = world(images=images)
-    method = FixMatchUpdate(threshold=0.45, unlabelled_weight=0.7, unlabelled_ratio=2, mu=0.1)
+    clip = 0.3 if images else None
+    method = FixMatchUpdate(threshold=0.45, unlabelled_weight=0.7, unlabelled_ratio=2, mu=0.1, clip=clip)
     result = method.update(training(model, data, way))
     assert_cohort(result, [fixmatch_by_hand(model, data, client, method) for client in CLIENTS.tolist()])
     sure = result.metrics["sure"]

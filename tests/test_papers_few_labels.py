@@ -13,6 +13,7 @@ PAPER = PAPERS["few-labels"]
 TINY = [
     "--set", "data.name=digits", "--set", "data.clients=4", "--set", "data.reference=100", "--set", "data.test=50",
     "--set", "select.count=2", "--set", "local.epochs=1", "--set", "data.labels.rows=60", "--set", "server.epochs=1",
+    "--set", "data.open=0",
 ]  # fmt: skip
 
 
@@ -31,7 +32,13 @@ def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
         assert isinstance(item, GapTable)
         runs = {run.algorithm: run.experiment for run in item.runs(ReproductionOptions(seeds=1))}
         assert runs["labelled-only"].client.name in ("idle", "plain")
-        assert runs["all-labels"].data.labels is None
+        known, few = runs["all-labels"].data.labels, runs["fixmatch"].data.labels
+        if few.at == "server":
+            assert (known.at, known.rows, known.share) == ("server", few.rows, 1), "the server goes on training"
+            assert runs["all-labels"].server == runs["fixmatch"].server
+            assert runs["all-labels"].client.clip == runs["all-labels"].server.clip
+        else:
+            assert known is None
         assert runs["fixmatch"].client.name == "fixmatch"
         assert runs.keys() & {"semifl", "rscfed", "ds-fl", "fedema", "fade"}
         assert len({str(each.data.partition) for each in runs.values()}) == 1, "all rows have the same clients"
@@ -40,7 +47,7 @@ def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
 @pytest.mark.slow(part="papers")
 def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "few-labels", "mnist-iid", "--seeds", "1", "--rounds", "1", *TINY, "--out", str(tmp_path)]
-    call(capsys, *command, "--workers", "1")
+    assert call(capsys, *command, "--workers", "1").code == 0
     lines = read_lines(tmp_path / "results.jsonl")
     assert {line.algorithm for line in lines} == {"labelled-only", "fixmatch", "fedmatch", "semifl", "all-labels"}
     page = (tmp_path / "index.md").read_text()

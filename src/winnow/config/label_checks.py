@@ -26,10 +26,11 @@ def label_conflict(whole: "Experiment") -> str | None:
         return "data.labels cannot be used with reference_clients, who need all their labels; remove one of the two"
     if labels is None and "clients" not in client.labels_at:
         return f'{method} needs labels elsewhere: set data.labels, such as {{ at = "server", rows = 100 }}'
-    if labels is not None and labels.at not in client.labels_at:
-        able = [name for name, recipe in Recipe.known.items() if labels.at in _labels_at(recipe)]
+    if labels is not None and not labels.holders <= client.labels_at:
+        able = [name for name, recipe in Recipe.known.items() if labels.holders <= _labels_at(recipe)]
         instead = f"choose an algorithm that can ({listed(able)}), or other labels" if able else "choose other labels"
-        return f'data.labels = {{ at = "{labels.at}", … }} cannot be used with {method}; {instead}'
+        told = f'at = "{labels.at}", share = {labels.share}' if "clients" in labels.holders else f'at = "{labels.at}"'
+        return f"data.labels = {{ {told}, … }} cannot be used with {method}; {instead}"
     if not client.uses_unlabelled:
         return None
     if whole.select.needs_labels:

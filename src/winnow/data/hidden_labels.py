@@ -20,13 +20,13 @@ Holder: TypeAlias = Literal["clients", "some", "server"]
 """Who has labels: every client for some of its rows, some clients for all of theirs, or the server alone."""
 
 NEEDED = {"clients": ("share", "per_class"), "some": ("clients", "without"), "server": ("rows",)}
-"""Who has labels, and what says how many: one of these."""
+"""Who has labels, and what says how many: one of these. Beside the server's `rows` clients may have a `share`."""
 
 
 class LabelSettings(Settings):
     """Which labels are known: `share` of every client's rows, or `per_class` rows of each of its classes; all rows of a
     share of the `clients`, or of all owners but those `without`; or `rows` at the server, spread evenly over the
-    classes, which no client then has.
+    classes, which no client then has, and beside it a `share` of every client's rows, if it is given.
     """
 
     at: Holder
@@ -40,9 +40,17 @@ class LabelSettings(Settings):
     def _one_number(self) -> Self:
         given = [key for keys in NEEDED.values() for key in keys if getattr(self, key) is not None]
         allowed = NEEDED[self.at]
+        if self.at == "server" and sorted(given) == ["rows", "share"]:
+            return self
         if len(given) != 1 or given[0] not in allowed:
-            raise ValueError(f"labels at {self.at!r} need {' or '.join(allowed)}, and nothing else")
+            beside = "nothing else but share" if self.at == "server" else "nothing else"
+            raise ValueError(f"labels at {self.at!r} need {' or '.join(allowed)}, and {beside}")
         return self
+
+    @property
+    def holders(self) -> frozenset[Holder]:
+        """Whose labels a method must be able to use."""
+        return frozenset({self.at, "clients"} if self.at == "server" and self.share is not None else {self.at})
 
 
 def require_classes(dataset: DataSet) -> None:
@@ -91,7 +99,7 @@ def _kept_at_clients(clients: ClientData, settings: LabelSettings, seed: int) ->
     """A share of each client's rows, at least one; or its first so many of each class, in a random order."""
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     order = np.lexsort((stream(seed, "data", "labels at clients").random(len(owner)), owner))
-    kept = np.zeros(len(owner), bool)
+    kept = np.zeros(len(owner), bool)  # as it stays where the server alone has labels
     if settings.share is not None:
         most = np.maximum(np.rint(settings.share * clients.sizes), 1)
         kept[order] = np.arange(len(owner)) - clients.offsets[owner] < most[owner]
@@ -121,7 +129,7 @@ def _kept_but_of(clients: ClientData, without: Sequence[str], owner_names: Seque
 _KEPT: dict[Holder, Callable[[ClientData, LabelSettings, int], NDArray[np.bool_]]] = {
     "clients": _kept_at_clients,
     "some": _kept_at_some,
-    "server": lambda clients, settings, seed: np.zeros(len(clients.rows), bool),
+    "server": _kept_at_clients,
 }
 
 

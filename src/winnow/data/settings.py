@@ -137,7 +137,7 @@ class DataSettings(Settings):
         if self.left_out:
             unused = ("test", "test_owners")
             self._refuse(unused, "{} has no effect beside left_out, whose rows are the test set; remove one of the two")
-        if self.labels is not None and self.labels.at == "server" and self.local_test:
+        if self.labels is not None and self.labels.holders == {"server"} and self.local_test:
             raise ValueError("local_test needs labels at clients, and labels are at the server; remove one of the two")
         if self.table is not None:
             self._check_table()

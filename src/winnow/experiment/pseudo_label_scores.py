@@ -18,6 +18,8 @@ def score_pseudo_labels(
     if truth is None or threshold is None or not isinstance(site.data, TensorData):
         return None
     rows = torch.from_numpy(np.flatnonzero(truth != NO_LABEL))
+    if not len(rows):
+        return None
     guess, sure = sure_labels(site.evaluator.outputs(model, site.data.x, rows), threshold)
     right = guess.cpu() == torch.from_numpy(truth)[rows]
     sure = sure.cpu()

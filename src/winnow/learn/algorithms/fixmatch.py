@@ -14,7 +14,7 @@ from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.augment import strong, weak
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
-from winnow.learn.pseudo_labels import SURE, pseudo_labels
+from winnow.learn.pseudo_labels import SURE, clipped, pseudo_labels
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, Draw, GradientRule, StepContext
 from winnow.learn.teaching_server import TeachingServer
@@ -25,12 +25,14 @@ SEEN = "seen"
 @dataclass(frozen=True, kw_only=True)
 class FixMatchGradient(GradientRule):
     """CE(f(w(x)), y) over B labelled samples + λ·(1/μB)·Σ 1[max p(w(u)) ≥ τ]·CE(f(s(u)), argmax p(w(u))) over μ·B
-    unlabelled ones; w and s change samples weakly and strongly, and p is taken in evaluation mode.
+    unlabelled ones; w and s change samples weakly and strongly, and p is taken in evaluation mode. The gradient is
+    bounded to a norm if `clip` says one.
     """
 
     threshold: float
     unlabelled_weight: float
     unlabelled_ratio: int
+    clip: float | None = None
     memory: ClassVar[tuple[str, str]] = (SURE, SEEN)
     """How many unlabelled samples were labelled, of how many."""
 
@@ -44,12 +46,15 @@ class FixMatchGradient(GradientRule):
         labelled, unlabelled = batches
         known = labelled._replace(x=at.changed(weak, "weak labelled", labelled))
         if not unlabelled.sizes.any():
-            return at.sum_of_gradients(parameters, [(known, 1.0)])
+            return self._bounded(*at.sum_of_gradients(parameters, [(known, 1.0)]))
         easier = at.changed(weak, "weak unlabelled", unlabelled)
         guesses = pseudo_labels(at.outputs(parameters, easier), self.threshold)
         self._count(at, unlabelled, guesses)
         harder = unlabelled._replace(x=at.changed(strong, "strong", unlabelled), y=guesses)
-        return at.sum_of_gradients(parameters, [(known, 1.0), (harder, self.unlabelled_weight)])
+        return self._bounded(*at.sum_of_gradients(parameters, [(known, 1.0), (harder, self.unlabelled_weight)]))
+
+    def _bounded(self, gradients: list[Tensor], loss: Tensor) -> tuple[list[Tensor], Tensor]:
+        return gradients if self.clip is None else clipped(gradients, self.clip), loss
 
     @staticmethod
     def _count(at: StepContext, batch: Batch, guesses: Tensor) -> None:
@@ -68,6 +73,7 @@ class FixMatchUpdate(ClientUpdate):
     unlabelled_weight: float = Field(1.0, ge=0)
     unlabelled_ratio: int = Field(7, ge=1)
     mu: float = Field(0.0, ge=0)
+    clip: float | None = Field(None, gt=0)
     training_factor: ClassVar[float] = 4 / 3  # weakly changed samples go forward only
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
@@ -82,6 +88,7 @@ class FixMatchUpdate(ClientUpdate):
             threshold=self.threshold,
             unlabelled_weight=self.unlabelled_weight,
             unlabelled_ratio=self.unlabelled_ratio,
+            clip=self.clip,
         )
         none = torch.zeros(1, 1, device=training.data.device)
         trained = training.train(gradient_rule=rule, memory=dict.fromkeys(rule.memory, none), proximal_weight=self.mu)

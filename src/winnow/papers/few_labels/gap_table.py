@@ -1,11 +1,12 @@
 """A table of methods for few labels: how much of the gap between few and all labels each closes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from winnow.config.resolve import resolve
+from winnow.data.hidden_labels import LabelSettings
 from winnow.papers.last_rounds import LAST_ROUNDS, last_score
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
@@ -30,6 +31,8 @@ class Row:
 
 ALL_LABELS = Row(name="all-labels", title="All labels, at the clients", algorithm="fixmatch", all_labels=True)
 """FedAvg with weakly changed samples: FixMatch with nothing left to label."""
+ALL_LABELS_AND_SERVER = replace(ALL_LABELS, title="All labels, at clients and server", settings=("client.clip=1",))
+"""The same where the server has labels, too: it goes on training on them, and clients bound gradients as it does."""
 
 LABELLED_AT_SERVER = Row(name="labelled-only", title="Labelled only, at the server", algorithm="server-only")
 FIXMATCH = Row(name="fixmatch", title="FixMatch", algorithm="fixmatch")
@@ -64,7 +67,7 @@ class GapTable(PaperItem):
         sets = (*self.settings, *row.settings, *wanted.sets)
         experiment = resolve(self.preset, sets=sets, algorithm=row.algorithm, seed=seed, rounds=wanted.rounds)
         if row.all_labels:
-            data = experiment.data.model_copy(update={"labels": None})
+            data = experiment.data.model_copy(update={"labels": all_known(experiment.data.labels)})
             experiment = experiment.model_copy(update={"data": data})
         return PaperRun(item=self.name, algorithm=row.name, experiment=experiment)
 
@@ -73,8 +76,7 @@ class GapTable(PaperItem):
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         found = {row.name: self._result_lines(row, lines) for row in self.rows}
-        shown = [row for row in self.rows if found[row.name]]
-        if not shown:
+        if not any(found.values()):
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
         rounds = sorted({run.rounds for runs in found.values() for run in runs})
         lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
@@ -82,7 +84,7 @@ class GapTable(PaperItem):
             f"{lasted} rounds; number of seeds in brackets. Accuracy on the reference set, which nobody trains on, as"
             f" the mean over the last {LAST_ROUNDS} rounds."
         )
-        return [TextBlock(self.about), TableBlock(caption, HEADER, [self._cells(row, found) for row in shown])]
+        return [TextBlock(self.about), TableBlock(caption, HEADER, [self._cells(row, found) for row in self.rows])]
 
     def _result_lines(self, row: Row, lines: ResultLines) -> list[RunResultLine]:
         if not row.untrained_of:
@@ -91,6 +93,8 @@ class GapTable(PaperItem):
 
     def _cells(self, row: Row, found: dict[str, list[RunResultLine]]) -> list[str]:
         runs = found[row.name]
+        if not runs:
+            return [row.title, "not run", "–", "–"]
         return [
             f"{row.title} ({len(runs)})",
             mean_sd_text(MeanAndSd.of(map(last_score, runs)), 4),
@@ -103,6 +107,11 @@ class GapTable(PaperItem):
         if row in (least, most):
             return "–"
         return mean_sd_text(MeanAndSd.of(gaps_closed(found[least.name], found[row.name], found[most.name])), 2)
+
+
+def all_known(labels: LabelSettings | None) -> LabelSettings | None:
+    """The same labels at the server, if it has any, and all at the clients."""
+    return labels.model_copy(update={"share": 1.0}) if labels is not None and labels.at == "server" else None
 
 
 def untrained(run: RunResultLine) -> RunResultLine:
