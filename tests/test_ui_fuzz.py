@@ -1,11 +1,12 @@
 """Random requests to the pages of `winnow ui`: none may fail."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from bench.ui import write_run
 
-from web_client import HERE, WebClient
+from web_client import HERE, Answer, WebClient
 from winnow.web.app import create_app
 from winnow.web.request_guard import Access
 from winnow.web.run_index import RunIndex
@@ -97,15 +98,24 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> WebClient:
     return client
 
 
-def random_address(rng: random.Random) -> str:
-    parts = [rng.choice(ODD) if rng.random() < 0.2 else rng.choice(PARTS) for _ in range(rng.randint(0, 5))]
+def random_address(rng: random.Random, known: Sequence[str] = PARTS) -> str:
+    parts = [rng.choice(ODD) if rng.random() < 0.2 else rng.choice(known) for _ in range(rng.randint(0, 5))]
     address = "/" + "/".join(parts)
     if rng.random() < 0.5:
         pairs = [
-            f"{rng.choice(['run', 'after', 'token', 'q'])}={rng.choice(ODD + PARTS)}" for _ in range(rng.randint(1, 4))
+            f"{rng.choice(['run', 'after', 'token', 'q'])}={rng.choice([*ODD, *known])}"
+            for _ in range(rng.randint(1, 4))
         ]
         address += "?" + "&".join(pairs)
     return address
+
+
+def check_answer(answer: Answer, asked: object) -> None:
+    assert 200 <= answer.status < MAX_STATUS, (asked, answer.status, answer.text)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "<script>" not in answer.text.replace('<script type="application/json">', "") or "javascript" in str(
+        answer.headers
+    )
 
 
 def check_requests(client: WebClient, count: int, seed: int) -> None:
@@ -118,11 +128,7 @@ def check_requests(client: WebClient, count: int, seed: int) -> None:
         }
         content = rng.randbytes(rng.randint(0, 200)) if method != "GET" else b""
         answer = client.request(method, address, headers=headers, content=content, stop_after=1)
-        assert 200 <= answer.status < MAX_STATUS, (method, address, headers, answer.status)
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert "<script>" not in answer.text.replace('<script type="application/json">', "") or "javascript" in str(
-            answer.headers
-        )
+        check_answer(answer, (method, address, headers))
         statuses.add(answer.status)
     assert {200, 403, 404, 405, 421} <= statuses
 

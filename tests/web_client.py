@@ -24,6 +24,7 @@ class Answer:
 class WebClient:
     def __init__(self, app: Any, host: str = "127.0.0.1:8765") -> None:
         self.app, self.host, self.cookies = app, host, dict[str, str]()
+        self.comes_from = "127.0.0.1"
 
     def get(self, address: str, **more: Any) -> Answer:
         return self.request("GET", address, **more)
@@ -59,7 +60,7 @@ class WebClient:
                 (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in sent.items()
             ],
             "server": ("127.0.0.1", 8765),
-            "client": ("127.0.0.1", 50_000),
+            "client": (self.comes_from, 50_000),
         }
         answer = anyio.run(self._exchange, scope, content, stop_after)
         cookies = SimpleCookie(answer.headers.get("set-cookie", ""))

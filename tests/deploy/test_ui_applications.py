@@ -3,10 +3,12 @@
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")
 
 from command_line import call
-from web_client import Answer
+from web_client import HERE, Answer, WebClient
 from winnow.core import ConfigError, WinnowError
 from winnow.deploy.client.connection import Connection
 from winnow.deploy.server import application_store
+from winnow.deploy.server.served_pages import PagesContext
 from winnow.deploy.trust.application import applying_party, read_application, write_application
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.pending_kit import begin_kit, complete_kit, unpack_kit
@@ -189,6 +192,33 @@ def test_an_approval_that_did_not_arrive_is_repeated(project: Project, tmp_path:
         project.owner.approve(read_application((squatter / "application.json").read_bytes()))
 
 
+def test_what_is_approved_is_what_the_owner_was_shown(project: Project, tmp_path: Path) -> None:
+    """A server that lists an honest application, and another under its identifier once the owner presses the button."""
+    honest, eve = (apply(tmp_path, name, role="member") / "application.json" for name in ("honest", "eve-in-between"))
+    project.hand_in(honest.parent)
+    identifier = sha256(honest.read_bytes().strip()).hexdigest()
+    with project.connection("the-admin") as connection:
+        listed = connection.applications
+        lying = [msgspec.structs.replace(each, content=eve.read_bytes().strip()) for each in listed()]
+        owner = OwnersBrowser(connection, project.owner, control=True)
+        assert read_application(honest.read_bytes()).fingerprint in owner.get("/applications").text
+        connection.applications = lambda: lying  # type: ignore[method-assign]
+        told = owner.press(f"/applications/{identifier}/approve")
+        assert (told.status, "identifier of another" in told.text) == (400, True)
+        assert "eve-in-between" not in owner.get("/applications").text
+    assert not {"honest", "eve-in-between"} & {party.name for party in read_project(project.file).parties}
+
+
+def test_of_those_who_collect_at_once_one_is_handed_the_kit(project: Project, tmp_path: Path) -> None:
+    folder = apply(tmp_path, "raced", role="member")
+    code = project.hand_in(folder)
+    identifier = sha256((folder / "application.json").read_bytes().strip()).hexdigest()
+    assert project.browser("the-admin", owner=True).press(f"/applications/{identifier}/approve").status == 200
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda _: project.post("/collect", code=code).status, range(8)))
+    assert sorted(statuses) == [200] + [400] * 7
+
+
 def test_hostile_names_are_text(project: Project, tmp_path: Path) -> None:
     project.hand_in(apply(tmp_path, "hostile", organisation=HOSTILE, contact=HOSTILE))
     shown = project.browser("the-admin", owner=True).get("/applications").text
@@ -253,6 +283,24 @@ def test_one_address_tries_only_so_often() -> None:
     assert limit.admit("b")
     now = apply_page.WINDOW_SECONDS + 1
     assert limit.admit("a")
+
+
+def test_a_network_of_addresses_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has one address of version 6 has 2⁶⁴ of them."""
+    monkeypatch.setattr(apply_page, "TRIES", 1)
+    context = SimpleNamespace(
+        store=lambda: SimpleNamespace(collect=lambda code: ("bo", b"")), audit=lambda *entry: None
+    )
+    access = Access(hosts=frozenset({"127.0.0.1:8765"}), public=lambda path: path == "/collect")
+    client = WebClient(create_app(access, [apply_page.apply_pages(cast(PagesContext, context))]))
+    sent = {"origin": HERE, "content-type": "application/json"}
+
+    def status(address: str) -> int:
+        client.comes_from = address
+        return client.post("/collect", headers=sent, content=b'{"code": "x"}').status
+
+    tried = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"]
+    assert [status(address) for address in tried] == [200, 429, 200, 200, 429, 200]
 
 
 def test_codes_are_not_guessed_and_other_pages_hand_nothing_in(project: Project, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """`[ui] listen`: a server serves its federation's pages over TLS to the people of its project, and to nobody else."""
 
 import itertools
+import socket
 import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 from https_browser import HttpsBrowser
@@ -35,6 +37,7 @@ from winnow.deploy.trust.server_policy import (
 )
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import OpenLogin
+from winnow.web import peer_certificate
 from winnow.web.server_pages import serve_server_pages
 
 
@@ -183,7 +186,52 @@ def test_other_names_and_strangers_are_refused(pages: Pages) -> None:
     assert browser.get("/", host="evil.example").status == 421
     assert browser.get("/jobs/job").status == 403
     assert browser.get("/static/style.css").status == 200
+    assert browser.get("/static/plotly.js").status == 403  # megabytes for each who asks, and no page needs it
     assert browser.get("/?token=guessed").status == 403
+
+
+def test_a_planted_cookie_is_not_logged_in(pages: Pages) -> None:
+    browser = pages.browser()
+    browser.cookies["__Host-winnow"] = "planted"
+    assert browser.get(pages.link("the-member")).status == 303
+    assert browser.cookies["__Host-winnow"] != "planted"
+    stranger = pages.browser()
+    stranger.cookies["__Host-winnow"] = "planted"
+    assert stranger.get("/").status == 403
+
+
+REQUEST = b"POST /apply HTTP/1.1\r\nhost: x\r\n"
+SLOW = {
+    "nothing": b"",
+    "half a header": REQUEST,
+    "half a body": REQUEST + b"content-length: 60000\r\n\r\n{",
+    "chunks without an end": REQUEST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW)
+def test_a_request_that_never_ends_is_cut_off(pages: Pages, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_certificate, "REQUEST_SECONDS", 0.2)
+    live = pages.logged_in("the-member")
+    tls = ssl.create_default_context(cafile=str(pages.world.kits / "kits" / "server-1" / "ca.pem"))
+    place = urlsplit(pages.address)
+    with live.stream("/live") as stream, socket.create_connection((place.hostname, place.port), timeout=60) as raw:
+        assert stream.readline()
+        with tls.wrap_socket(raw, server_hostname=place.hostname) as slow:
+            slow.sendall(sent)
+            with suppress(ConnectionError):
+                while slow.recv(65_536):  # an answer, at most: and then the end
+                    pass
+        pages.world.submit(job_config(1, "sites = ['plant-c']"), f"after-{len(sent)}")
+        assert any(line.startswith(b"data") for line in stream)  # a page that only listens is left in peace
+
+
+def test_nothing_is_answered_without_tls(pages: Pages) -> None:
+    place = urlsplit(pages.address)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as plain:
+        plain.sendall(b"GET /apply HTTP/1.1\r\nhost: " + place.netloc.encode() + b"\r\n\r\n")
+        with suppress(ConnectionError):
+            assert not plain.recv(100).startswith(b"HTTP")
 
 
 def test_a_revoked_certificate_ends_running_logins_and_nothing_is_changed_unasked(tmp_path: Path) -> None:

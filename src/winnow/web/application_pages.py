@@ -1,5 +1,6 @@
 """Who applies for a kit, for the project's owner: approved where the CA is, refused from anywhere the role allows."""
 
+from hashlib import sha256
 from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Path, Request
@@ -7,7 +8,7 @@ from fastapi.responses import JSONResponse, Response
 
 from winnow.core import ConfigError, WinnowError
 from winnow.core.untrusted_text import one_line
-from winnow.deploy.trust.application import read_application
+from winnow.deploy.trust.application import Application, read_application
 from winnow.deploy.trust.project_owner import ProjectOwner
 from winnow.deploy.wire.messages import ApplicationInfo
 from winnow.report.markup import MarkupCell, TableCell, paragraph, searchable_table
@@ -55,14 +56,23 @@ def application_pages(view_of: ViewOf, owner: ProjectOwner | None = None) -> Pag
 
 
 def _approve(view: FederationView, owner: ProjectOwner | None, application: str) -> str:
-    """The server lists what strangers signed; this machine reads it anew before it signs a certificate."""
+    """What is signed is what was shown, whatever the server lists now."""
     if owner is None:
         raise ConfigError(WHERE_THE_CA_IS)
     found = next((each for each in view.requests.applications() if each.application == application), None)
     if found is None or found.state != "waiting":
         raise ConfigError("no such application waits; somebody may have decided it already")
-    package = owner.approve(read_application(found.content))
+    package = owner.approve(_applied(found))
     return view.requests.approve_application(application, package)
+
+
+def _applied(info: ApplicationInfo) -> Application:
+    """The server lists what strangers signed, and could show one application and have another approved: the identifier,
+    which the button repeats, is the digest of what was shown.
+    """
+    if sha256(info.content).hexdigest() != info.application:
+        raise ConfigError("the server lists this application under the identifier of another; do not trust it")
+    return read_application(info.content)
 
 
 def _table(view: FederationView, applications: list[ApplicationInfo], can_approve: bool) -> str:
@@ -75,7 +85,7 @@ def _table(view: FederationView, applications: list[ApplicationInfo], can_approv
 
 def _row(view: FederationView, info: ApplicationInfo, can_approve: bool) -> list[TableCell]:
     try:
-        applied = read_application(info.content)
+        applied = _applied(info)
     except WinnowError as error:  # a server can say anything
         return ["?", one_line(error), *[MISSING] * (len(HEADER) - 2)]
     party, waits = applied.party, info.state == "waiting" and view.control

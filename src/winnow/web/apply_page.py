@@ -4,6 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_network
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -24,7 +25,8 @@ MAX_ADDRESSES = 10_000
 
 COMMAND = '<pre>winnow apply NAME --organisation "YOUR ORGANISATION" --role member\nwinnow apply NAME --organisation "YOUR ORGANISATION" --site</pre>'  # noqa: E501
 HAND_IN = f"""<form data-post="{APPLY}" class="stacked">
-<label>The file application.json<textarea name="application" rows="5" maxlength="{MAX_APPLICATION}" required
+<label>Choose the file application.json<input type="file" accept=".json,application/json" data-into="application"></label>
+<label>or paste what it holds<textarea name="application" rows="5" maxlength="{MAX_APPLICATION}" required
  spellcheck="false"></textarea></label>
 <button type="submit">Hand in</button></form>"""
 FETCH = f"""<form data-post="{COLLECT}" class="stacked">
@@ -86,12 +88,22 @@ def _answer(
     store = context.store()
     if store is None:
         return JSONResponse({"note": "this server is no longer the leader; load the page again"}, 503)
-    if not tries.admit("" if request.client is None else request.client.host):
+    if not tries.admit(_network(request)):
         return JSONResponse({"note": f"more than {TRIES} tries in an hour; come back later"}, 429)
     try:
         return JSONResponse(act(store))
     except WinnowError as error:
         return JSONResponse({"note": one_line(error)}, 400)
+
+
+def _network(request: Request) -> str:
+    """Whoever has one address of version 6 has all 2⁶⁴ of its network."""
+    host = "" if request.client is None else request.client.host
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or ip_network((address, 64), strict=False))
 
 
 class AddressLimit:

@@ -52,7 +52,7 @@ def page_response(request: Request, *, title: str, lead: str = "", body: str = "
 {tags}
 </head>
 <body>
-<nav aria-label="Pages">{_menu(links, request.scope["path"], logged_in=session is not None)}</nav>
+{_menu(links, request.scope["path"]) if session else ""}
 <main>
 <header><h1>{escape(title)}</h1><p>{escape(lead)}</p></header>
 <p id="notice" role="status" hidden></p>
@@ -64,9 +64,9 @@ def page_response(request: Request, *, title: str, lead: str = "", body: str = "
     return HTMLResponse(text, status)
 
 
-def _menu(links: Sequence[NavigationLink], shown: str, *, logged_in: bool) -> str:
-    """Whoever is not logged in sees the one page that needs no login, and no way elsewhere."""
-    return "".join(_entry(link, shown) for link in links) + LOG_OUT if logged_in else ""
+def _menu(links: Sequence[NavigationLink], shown: str) -> str:
+    """Whoever is not logged in has none: they see the one page that needs no login."""
+    return f'<nav aria-label="Pages">{"".join(_entry(link, shown) for link in links)}{LOG_OUT}</nav>'
 
 
 def _entry(link: NavigationLink, shown: str) -> str:

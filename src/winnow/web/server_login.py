@@ -21,6 +21,8 @@ class ServerLogin:
 
     def __init__(self, context: PagesContext) -> None:
         self._context = context
+        if context.config.applications:
+            self.advice += f" To apply for a kit, open {context.links.address}/apply."
         self._throttle, self._lock = AuditThrottle(), Lock()
         self._admitted: dict[bytes, tuple[float, bool]] = {}
 

@@ -73,8 +73,8 @@ def server_app(context: PagesContext) -> "LeaderOnly":
 
 
 def _is_public(path: str) -> bool:
-    """Winnow's own style sheet and script, which anybody may have."""
-    return path.startswith("/static/")
+    """Winnow's own style sheet and script, which anybody may have. Not Plotly's megabytes, which these pages do not use."""
+    return path in ("/static/style.css", "/static/script.js", "/static/icon.svg")
 
 
 def _is_public_with_applications(path: str) -> bool:

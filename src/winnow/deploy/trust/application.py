@@ -109,6 +109,8 @@ def applying_party(name: str, organisation: str, role: str) -> ProjectSite | Pro
         return ProjectSite.model_validate(described)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "string_pattern_mismatch":
+            raise ConfigError(f"name: {name!r} is none; up to 64 letters, digits, dots, dashes, underscores") from None
         raise ConfigError(f"{first['loc'][0]}: {one_line(first['msg'])}") from None
 
 

@@ -81,11 +81,11 @@ def complete_kit(folder: Path, handed_out: Path, fingerprint: str | None) -> tup
             write_bytes_atomically(trial / name, content)
         kit = Kit.load(trial)
         found = kit.authority.fingerprint(SHA256()).hex()
-        if fingerprint is not None and fingerprint.replace(":", "").lower() != found:
+        if fingerprint is not None and fingerprint.replace(":", "").replace(" ", "").lower() != found:
             raise KitError(
                 f"the CA of this kit has the fingerprint {found}, not the one that you were told; do not use it"
             )
-        for name in files:
+        for name in sorted(files, key=lambda name: name == MANIFEST_FILE):  # the last, since it makes the folder a kit
             (trial / name).replace(folder / name)
     finally:
         shutil.rmtree(trial, ignore_errors=True)

@@ -183,8 +183,17 @@ document.addEventListener("submit", async event => {
   const form = event.target.closest("form[data-post]");
   if (!form) return;
   event.preventDefault();
+  const button = form.querySelector("button[type=submit]");
+  button.disabled = true;  // pressed twice, the second answer would hide the first
   const told = await send(form.dataset.post, Object.fromEntries(new FormData(form)));
+  button.disabled = false;
   if (told?.file) offerFile(told.file, told.content);
   if (told) form.reset();
   notice.scrollIntoView({block: "center"});
+});
+
+// A file that is chosen is put into the field beside it, for the reader to see what is sent.
+document.addEventListener("change", async event => {
+  const field = event.target.closest("form")?.elements[event.target.dataset.into];
+  if (field && event.target.files.length) field.value = (await event.target.files[0].slice(0, field.maxLength).text());
 });
