@@ -25,7 +25,7 @@ MAX_ADDRESSES = 10_000
 
 COMMAND = '<pre>winnow apply NAME --organisation "YOUR ORGANISATION" --role member\nwinnow apply NAME --organisation "YOUR ORGANISATION" --site</pre>'  # noqa: E501
 HAND_IN = f"""<form data-post="{APPLY}" class="stacked">
-<label>Choose the file application.json<input type="file" accept=".json,application/json" data-into="application"></label>
+<label>Choose the file application.json<input type="file" accept=".json" data-into="application"></label>
 <label>or paste what it holds<textarea name="application" rows="5" maxlength="{MAX_APPLICATION}" required
  spellcheck="false"></textarea></label>
 <button type="submit">Hand in</button></form>"""

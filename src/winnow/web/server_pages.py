@@ -73,7 +73,7 @@ def server_app(context: PagesContext) -> "LeaderOnly":
 
 
 def _is_public(path: str) -> bool:
-    """Winnow's own style sheet and script, which anybody may have. Not Plotly's megabytes, which these pages do not use."""
+    """What anybody may have; not Plotly's megabytes, which these pages do not use."""
     return path in ("/static/style.css", "/static/script.js", "/static/icon.svg")
 
 
