@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shares import SERVER, Messages, exchange
+from winnow.deploy.server.task_exchange import MAX_TASK_BYTES
 from winnow.privacy.replicated_product import (
     ReplicatedShare,
     from_words,
@@ -23,7 +24,7 @@ from winnow.privacy.shares import product_step
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.product_party import ProductParty
 from winnow.privacy.shares.product_step import ProductChunk, ProductInput, ProductStep
-from winnow.privacy.shares.step_messages import StepMessage
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES, StepMessage
 
 PARTIES = (4, 7, SERVER)
 Matrix = NDArray[np.int64]
@@ -127,12 +128,21 @@ def test_a_party_that_sends_parts_of_hidden_entries_is_found_out() -> None:
 
 
 def test_rows_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product_step, "CHUNK_BYTES", 4 * 8 * 3)
+    monkeypatch.setattr(product_step, "MESSAGE_BYTES", 4 * 8 * 3)
     rng = np.random.default_rng(0)
     left, right = rng.integers(-9, 9, (23, 3)), rng.integers(-9, 9, (23, 2))
     sent, opened = exchange(product_of(left, right))
     assert len(sent) == 6 + 1
     assert list(opened[7]) == (left.T @ right).reshape(-1).tolist()
+
+
+def test_a_chunk_is_no_larger_than_a_task_that_sites_take() -> None:
+    """Of a product that takes several, as it is carried to a site with the digest of a step and a sealed box around."""
+    left = right = np.ones((3 * MESSAGE_BYTES // 64, 4), np.int64)
+    sent, opened = exchange(product_of(left, right))
+    largest = max(len(data) for step in sent for messages in step.values() for data in messages.values())
+    assert MESSAGE_BYTES // 2 < largest < MAX_TASK_BYTES - 4096
+    assert list(opened[7]) == [len(left)] * 16
 
 
 def test_lengths_of_messages_do_not_depend_on_values() -> None:

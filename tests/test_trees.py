@@ -24,14 +24,16 @@ from tree_rows import (
     trees_in,
 )
 from winnow.analytics.explain_question import explain_question
+from winnow.analytics.program import run_plain
 from winnow.analytics.query_rules import QueryRule
-from winnow.analytics.question import merge_terms, read_question
+from winnow.analytics.question import Answer, merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
 from winnow.analytics.trees.binned_rows import held_out
 from winnow.analytics.trees.boosted_trees import BoostedTrees
 from winnow.analytics.trees.booster_json import booster_text
 from winnow.analytics.trees.cut_points import Part, choose_bins
-from winnow.core import ConfigError, DataError, RunError
+from winnow.analytics.trees.grown_tree import ABSENT, LEAF, GrownTree
+from winnow.core import ConfigError, DataError, RunError, stream
 
 TARGETS: Mapping[str, Mapping[str, Any]] = {
     "yes": {"objective": "binary:logistic"},
@@ -336,3 +338,66 @@ def test_an_owner_with_too_few_rows_tells_no_tree() -> None:
     answer = grown(tables, minimum=10, target="yes", method="bagging", rounds=1, depth=2)
     third = answer["trees"][2]
     assert (third["left"], third["condition"]) == ([-1], [0.0])
+
+
+def test_leaves_of_a_forest_have_the_minimum_of_different_rows() -> None:
+    """Rows that are drawn several times count once: the author knows the seed, and so which were drawn how often."""
+    rows, minimum = rows_of(60).drop(columns="note"), 12
+    (table,) = divided(rows, 1)
+    answer = grown([table], minimum=minimum, target="amount", columns=["x"], method="forest", rounds=20, depth=4)
+    model = BoostedTrees(answer)
+    cells = xgboost.DMatrix(model.cells(table.rows.to_pandas()), feature_names=["x"])
+    leaves = model.model.predict(cells, pred_leaf=True).astype(int)
+    for number, own in enumerate(leaves.T):
+        drawn = np.unique(stream(0, "forest", 0, number).integers(60, size=60))
+        assert np.bincount(own[drawn])[np.unique(own[drawn])].min() >= minimum
+    few = grown([divided(rows.head(16), 1)[0]], minimum=minimum, target="amount", method="forest", rounds=5)
+    assert [tree["condition"] for tree in few["trees"]] == [[0.0]] * 5  # about 10 of 16 rows are drawn
+
+
+def _tree(column: int = 0, cut: int = 0, below: int = LEAF, weight: float = 1.0, gain: float = 1.0) -> GrownTree:
+    columns = np.array([column, below, LEAF])
+    ones = np.ones(3, np.float32)
+    return GrownTree(
+        column=columns, cut=np.full(3, cut), missing_left=columns > 0, weight=ones * weight, gain=ones * gain
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"column": 99},
+        {"column": -7},
+        {"cut": 5_000},
+        {"below": 0},
+        {"below": ABSENT},
+        {"weight": np.nan},
+        {"weight": np.inf},
+        {"gain": -1.0},
+    ],
+)
+def test_an_owner_that_tells_an_impossible_tree_is_refused_by_all(changes: dict[str, Any]) -> None:
+    """Another owner's tree would lead rows to nodes that there are not, or to no number."""
+    question = read_question(
+        {"kind": "trees", "table": "t", "target": "yes", "method": "bagging", "rounds": 1, "depth": 1}
+    )
+    merged = merge_terms(question, terms_of(2))
+
+    def ask(tree: GrownTree) -> Answer:
+        def program() -> Any:
+            running = question.program(merged)
+            step = next(running)
+            while True:
+                opened = yield step
+                if step.label == "each owner's tree":
+                    opened = np.concatenate([opened[:-9], tree.words()])
+                try:
+                    step = running.send(opened)
+                except StopIteration as stop:
+                    return stop.value
+
+        return run_plain(program, divided(rows_of(200), 2))
+
+    assert len(ask(_tree())["trees"]) == 2
+    with pytest.raises(DataError, match="an owner tells a tree that cannot be"):
+        ask(_tree(**changes))

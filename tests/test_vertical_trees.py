@@ -35,7 +35,9 @@ from winnow.analytics.trees.vertical_messages import (
     encoded_bits,
 )
 from winnow.analytics.trees.vertical_parts import PART_FILE, PREDICTIONS_FILE, joined_model, with_parts
+from winnow.analytics.trees.vertical_setup import MAX_ROWS
 from winnow.core import ConfigError, DataError, RoundFinished, RunError, WinnowError
+from winnow.deploy.server.task_exchange import MAX_TASK_BYTES
 from winnow.privacy.replicated_product import from_words, keystream, transposed_product
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.message_party import (
@@ -48,6 +50,7 @@ from winnow.privacy.shares.message_party import (
     Turn,
     converse,
 )
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 COLUMNS = ["x", "heavy", "kind"]
 DECLARED = DECLARATION.model_dump(mode="json")["columns"]
@@ -283,14 +286,41 @@ def _inline(values: Mapping[str, Any]) -> str:
     return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in known.items()) + " }"
 
 
+def test_messages_to_an_owner_stay_small_however_many_nodes_and_bins_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of both other parties come together in a task, and no site takes one of more than 4 MiB."""
+    rows, rng, most = keyed(300), np.random.default_rng(0), 2 * 2 * 8 * 2 * 720
+    for place in range(12):
+        rows[f"f{place}"] = rng.normal(size=300).clip(-4, 4)
+    columns = {"id": KEY, **{f"f{place}": DECLARED["x"] for place in range(12)}}
+    shop = OwnerTable(
+        TableDeclaration.model_validate({"columns": columns}),
+        arrow.Table.from_pandas(rows[list(columns)], preserve_index=False),
+    )
+    sizes: list[int] = []
+
+    def note(number: int, sent: dict[int, bytes]) -> dict[int, bytes]:
+        sizes.append(len(sent.get(LABELS, b"")))
+        return sent
+
+    monkeypatch.setattr("winnow.analytics.trees.vertical_messages.MESSAGE_BYTES", most)
+    tampered(FEATURES, note, {"bank": table(rows, "x", "yes"), "shop": shop}, rounds=1, depth=5)
+    assert most // 8 < max(sizes) <= most // 2
+    assert MAX_ROWS * 16 <= MESSAGE_BYTES < MAX_TASK_BYTES - 8192
+
+
 # Liars ----------------------------------------------------------------------------------------------------------------
 
 
-def tampered(place: int, change: Callable[[int, dict[int, bytes]], dict[int, bytes]], **settings: Any) -> None:
+def tampered(
+    place: int,
+    change: Callable[[int, dict[int, bytes]], dict[int, bytes]],
+    tables: Mapping[str, OwnerTable] | None = None,
+    **settings: Any,
+) -> None:
     """Grow trees while what one party writes in each turn of the rounds is changed, by the number of the turn."""
     from dataclasses import replace
 
-    owners = two_owners(keyed(300))
+    owners = two_owners(keyed(300)) if tables is None else tables
     question = read_question(asked(**settings))
     merged = merge_terms(question, terms_of(owners))
 
@@ -458,8 +488,41 @@ def test_messages_that_are_repeated_swapped_or_of_another_session_are_refused() 
     assert converse([program(place, SessionMemory()) for place in range(3)])[2].opened.tolist() == [0]
 
 
+def _floats(*values: float) -> list[int]:
+    return np.array(values).view(np.int64).tolist()
+
+
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [
+        ([1, 60, 0, 0], [1, 60, 0, 0, *_floats(np.nan, 1, 1)]),
+        ([1, 60, 0, 0], [1, 60, 0, 0, *_floats(np.inf, 1, 1)]),
+        ([1, 60, 0, 0], [1, 60, 0, 0, *_floats(1, -1, 0)]),
+        ([1, 60, 0, 0], [-(1 << 62), 60, 0, 0, *_floats(1, 1, 1)]),
+        ([1, 61, 0, 0], []),
+        ([1, -3, 0, 0], []),
+    ],
+)
+def test_an_owner_of_labels_that_tells_impossible_losses_or_gains_is_refused(begun: list[int], told: list[int]) -> None:
+    """They are its word alone, and nothing that is no number gets into an answer."""
+    question = read_question(asked(target="amount"))
+    program = question.program(merge_terms(question, terms_of(two_owners(keyed(60), "amount"))))
+
+    def tell() -> None:
+        for opened in ([0, 0, *begun], told):
+            program.send(np.array(opened, np.int64))
+
+    next(program)
+    program.send(np.array([1, 60], object))
+    with pytest.raises(DataError, match="tells losses or gains that cannot be"):
+        tell()
+
+
 def test_parts_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(RunError, match="do not belong together"):
         joined_model("{}", "{}")
-    with pytest.raises(WinnowError, match="do not belong together"):
-        joined_model('{"columns": [], "base_score": 0.5, "round_ends": [0, 1], "trees": [{"left": 3}]}', "[]")
+    tree = {"left": [1, -1, -1], "column": [1, 0], "condition": [0.0]}
+    labels = {"columns": [{"name": "x"}], "base_score": 0.5, "round_ends": [0, 1]}
+    for wrong in ({"left": 3}, tree, {**tree, "column": [1, 0, 0], "condition": ["a", 0.0, 0.0]}):
+        with pytest.raises(WinnowError, match="do not belong together"):
+            joined_model(json.dumps({**labels, "trees": [wrong]}), '{"columns": [], "splits": [[0, 0, 1.5]]}')

@@ -29,7 +29,8 @@ def grow_round(
     """The losses before this round (4 numbers), then the trees of the round in words. `rows` follow the trees before;
     `sample` says how often each counts, and with `columns` only these are split.
     """
-    growth, channels = GrowingTrees(data, settings, columns), (0, 2) if data.objective.counts_hessian else (0, 1, 2)
+    growth = GrowingTrees(data, settings, columns)
+    channels = (0, 2) if data.objective.counts_hessian and sample is None else (0, 1, 2)
     trees, width = data.objective.trees, growth.layout.total
     own = None if rows is None else NodeSums(rows, np.ones(len(rows.codes)) if sample is None else sample)
     nodes: list[Node] = [(tree, 0) for tree in range(trees)]

@@ -1,13 +1,18 @@
 """A tree as whole numbers: nodes in the order of a complete binary tree, three numbers each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.core import DataError
+
 LEAF, ABSENT = -1, -2
 """In the place of a column."""
 BIN_BITS = 20
+LARGEST = 1e30
+"""A leaf's weight, or a split's gain, that another owner's tree may have: sums of them stay finite."""
 Node = tuple[int, int]
 """The tree of a round, and a place in it."""
 
@@ -63,3 +68,20 @@ def read_tree(words: NDArray[np.int64]) -> GrownTree:
         weight=weight.astype(np.uint32).view(np.float32),
         gain=gain.astype(np.uint32).view(np.float32),
     )
+
+
+def refuse_impossible(tree: GrownTree, bins: Sequence[int]) -> None:
+    """Another owner grew this tree, on columns with so many `bins`: rows must find a leaf in it, of a finite weight."""
+    inner = np.flatnonzero(tree.column >= 0)
+    columns, children = tree.column[inner], np.concatenate([2 * inner + 1, 2 * inner + 2])
+    possible = (
+        np.all(tree.column >= ABSENT)
+        and np.all(columns < len(bins))
+        and np.all(tree.cut[inner] < np.array(bins)[columns])
+        and np.all(children < len(tree.column))
+        and np.all(tree.column[children] != ABSENT)
+        and np.all(np.abs(tree.weight) <= LARGEST)
+        and np.all((tree.gain >= 0) & (tree.gain <= LARGEST))
+    )
+    if not possible:
+        raise DataError("an owner tells a tree that cannot be: its splits or weights are impossible")

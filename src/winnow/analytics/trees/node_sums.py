@@ -10,7 +10,9 @@ from winnow.analytics.trees.grown_tree import GrownTree, Node
 
 
 class NodeSums:
-    """An owner's rows during a round: at which node of each tree they are. `sample` says how often each counts."""
+    """An owner's rows during a round: at which node of each tree they are. `sample` says how often each counts among
+    derivatives. Among rows it counts once: a leaf has its minimum of different rows, however often they were drawn.
+    """
 
     def __init__(self, rows: BinnedRows, sample: NDArray[np.float64]) -> None:
         self._layout = rows.data.layout
@@ -23,7 +25,7 @@ class NodeSums:
         self._weights = [
             gradient[self._kept] * weight,
             hessian[self._kept] * weight,
-            np.broadcast_to(weight, (len(weight), self._trees)),
+            np.ones((len(weight), self._trees)),
         ]
         self._places = np.zeros((self._trees, len(self._kept)), np.int64)
         present = self._codes < rows.missing

@@ -14,7 +14,7 @@ from winnow.analytics.program import SumChain
 from winnow.analytics.trees.binned_rows import BinnedRows, TreeData
 from winnow.analytics.trees.grow_trees import LOSS_WORDS, grow_round
 from winnow.analytics.trees.growing_trees import GrowthSettings
-from winnow.analytics.trees.grown_tree import GrownTree, read_tree, tree_words
+from winnow.analytics.trees.grown_tree import GrownTree, read_tree, refuse_impossible, tree_words
 from winnow.core import stream
 from winnow.privacy.shares.masked_sum import SummedVector, VectorProgram, add_up
 
@@ -76,6 +76,8 @@ class OwnerTrees:
         scale = np.float32(1 / (self.slots * (self.rounds if self.method == "forest" else 1)))
         count = self.slots * self.data.objective.trees
         found = [read_tree(own) for own in opened[LOSS_WORDS:].reshape(count, -1)]
+        for tree in found:
+            refuse_impossible(tree, [len(own) + 1 for own in self.data.cuts])
         return [replace(tree, weight=tree.weight * scale) for tree in found]
 
     def _own(self, number: int, rows: BinnedRows, place: int) -> NDArray[np.int64]:
@@ -83,20 +85,24 @@ class OwnerTrees:
         found = np.zeros(LOSS_WORDS + self.slots * self.words, np.int64)
         found[:LOSS_WORDS] = rows.losses()
         slot = 0 if self.method == "cyclic" else place
-        its_turn = self.method != "cyclic" or number % self.owners == place
-        if its_turn and np.count_nonzero(~rows.held_out) >= self.settings.rules.minimum:
+        if self.method == "cyclic" and number % self.owners != place:
+            return found
+        sample, columns = self._drawn(number, rows, place)
+        grown_on = ~rows.held_out if sample is None else ~rows.held_out & (sample > 0)
+        if np.count_nonzero(grown_on) >= self.settings.rules.minimum:
             first = LOSS_WORDS + slot * self.words
-            found[first : first + self.words] = self._grown(number, rows, place)
+            grown = add_up([grow_round(self.data, self.settings, rows, sample, columns)])
+            found[first : first + self.words] = grown[LOSS_WORDS:]
         return found
 
-    def _grown(self, number: int, rows: BinnedRows, place: int) -> NDArray[np.int64]:
-        """In words. A forest's trees take rows drawn with replacement, and some of the columns."""
-        sample = columns = None
-        if self.method == "forest":
-            rng = stream(self.data.seed, "forest", place, number)
-            sample = np.bincount(rng.integers(len(rows.codes), size=len(rows.codes)), minlength=len(rows.codes)).astype(
-                np.float64
-            )
-            columns = rng.random(len(self.data.columns)) < COLUMN_SHARE
-            columns[rng.integers(len(columns))] = True
-        return add_up([grow_round(self.data, self.settings, rows, sample, columns)])[LOSS_WORDS:]
+    def _drawn(
+        self, number: int, rows: BinnedRows, place: int
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
+        """A forest's trees take rows drawn with replacement (how often each), and some of the columns."""
+        if self.method != "forest":
+            return None, None
+        rng, count = stream(self.data.seed, "forest", place, number), len(rows.codes)
+        sample = np.bincount(rng.integers(count, size=count), minlength=count).astype(np.float64)
+        columns = rng.random(len(self.data.columns)) < COLUMN_SHARE
+        columns[rng.integers(len(columns))] = True
+        return sample, columns

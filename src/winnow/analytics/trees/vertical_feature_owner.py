@@ -16,7 +16,6 @@ from winnow.analytics.trees.split_gain import BinLayout
 from winnow.analytics.trees.tree_columns import Cells
 from winnow.analytics.trees.vertical_messages import (
     LABELS,
-    MESSAGE_BYTES,
     THIRD,
     AskSplits,
     BinRows,
@@ -43,6 +42,7 @@ from winnow.privacy.shares.message_party import (
     Turn,
     decode_body,
 )
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable

@@ -174,9 +174,9 @@ class _GrowingRound:
         return growth.grown
 
     def _their_sums(self, nodes: Sequence[Node]) -> Generator[Turn, Mapping[int, bytes], Sums]:
-        """Nodes × bins × 3: as many nodes at a time as fit a message."""
-        found = []
-        for some in by_message_size(nodes, WORDS_A_NODE * WORD_BYTES * self._setup.rows):
+        """Nodes × bins × 3: as many nodes at a time as fit a message, and their sums those of both others."""
+        found, bins = list[Sums](), sum(self._theirs.bins)
+        for some in by_message_size(nodes, WORDS_A_NODE * WORD_BYTES * max(self._setup.rows, 2 * bins)):
             words = np.concatenate([self._words(node) for node in some], axis=1)
             seed, width = token_bytes(SEED_BYTES), words.shape[1]
             masks = keystream(seed, words.shape)
@@ -187,7 +187,7 @@ class _GrowingRound:
             arrived = yield Turn(messages=messages, awaits=frozenset({FEATURES, THIRD}))
             total = transposed_product(masks, self._theirs.masks)
             for place, data in arrived.items():
-                total = total + decoded_words(data, (width, sum(self._theirs.bins)), place)
+                total = total + decoded_words(data, (width, bins), place)
             found.append(node_sums(total, counts_hessian=self._counts_hessian))
         return np.concatenate(found)
 

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from winnow.privacy.replicated_product import WORD_BYTES, Words
 from winnow.privacy.shares.message_party import PeerFaultError
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 LABELS, FEATURES, THIRD = range(3)
 """Places of the parties."""
-MESSAGE_BYTES = 3 << 20
-"""Of words or bits in one message: sites take no task of more than 4 MiB."""
 T = TypeVar("T")
 
 

@@ -160,7 +160,7 @@ def joined_model(labels: str, features: str) -> dict[str, Any]:
         left, right = from_json(labels.encode(), _LabelPart), from_json(features.encode(), _FeaturePart)
         own, value_of = len(left.columns), {(column, cut): value for column, cut, value in right.splits}
         trees = [_joined_tree(tree, own, value_of) for tree in left.trees]
-    except (UnreadableError, KeyError, TypeError, IndexError) as error:
+    except (UnreadableError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError("the two parts of the trees cannot be read, or do not belong together") from error
     return {"base_score": left.base_score, "round_ends": left.round_ends, "trees": trees}
 

@@ -11,18 +11,16 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Match, PartyProtocol, Program
 from winnow.analytics.question import MergedTerms
-from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.trees.base_score import class_counts, refuse_few, scaled_total, start_value
 from winnow.analytics.trees.binned_rows import held_out
 from winnow.analytics.trees.boost import best_round, gain_shares, losses_of, stalled
 from winnow.analytics.trees.grow_trees import LOSS_WORDS
 from winnow.analytics.trees.masked_bins import WORDS_A_NODE
-from winnow.analytics.trees.tree_columns import TreeColumn, splittable_columns, tree_target
 from winnow.analytics.trees.tree_objectives import TreeObjective, objective_for
 from winnow.analytics.trees.trees_question import OVERLAP, TreesQuestion
 from winnow.analytics.trees.vertical_feature_owner import feature_owner_round, feature_rows
 from winnow.analytics.trees.vertical_label_owner import ending, first_margins, label_owner_round, label_rows
-from winnow.analytics.trees.vertical_messages import LABELS, MESSAGE_BYTES, EndOfStep, opened_numbers
+from winnow.analytics.trees.vertical_messages import LABELS, EndOfStep, opened_numbers
 from winnow.analytics.trees.vertical_parts import (
     LabelState,
     feature_files,
@@ -31,9 +29,16 @@ from winnow.analytics.trees.vertical_parts import (
     label_files,
     label_state,
 )
-from winnow.analytics.trees.vertical_setup import MAX_ROWS, VerticalSetup, aligned_rows, matched_keys
+from winnow.analytics.trees.vertical_setup import (
+    MAX_ROWS,
+    VerticalSetup,
+    aligned_rows,
+    matched_keys,
+    parties_of,
+    setup_of,
+)
 from winnow.analytics.trees.vertical_third_party import third_party_round
-from winnow.core import ConfigError, DataError, suggest
+from winnow.core import DataError
 from winnow.privacy.replicated_product import WORD_BYTES
 from winnow.privacy.shares.message_party import (
     PartyProgram,
@@ -43,10 +48,13 @@ from winnow.privacy.shares.message_party import (
     Turn,
     decode_body,
 )
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
+MOST_GAIN = 1e200
+"""Of a column in a round; sums of it stay finite."""
 LABELS_LEARN = (
     "how many bins each column of the other owner has, and in every round the sums of gradients, second derivatives "
     "and rows in each of its bins, by node, also of bins with few rows\n"
@@ -66,8 +74,8 @@ THIRD_LEARN = (
 
 def vertical_trees(question: TreesQuestion, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The answer: everything but the model, of which each owner keeps its part."""
-    parties = _parties(question, terms)
-    setup, left_out = _setup(question, terms)
+    parties = parties_of(question, terms)
+    setup, left_out = setup_of(question, terms)
     rows = yield from _match(question, setup.key, terms.minimum, parties)
     setup = replace(setup, rows=rows)
     begun = yield _begin(setup, parties)
@@ -75,11 +83,14 @@ def vertical_trees(question: TreesQuestion, terms: MergedTerms) -> Program[dict[
     refuse_few(setup.target, (begun[: kinds + 1] == 0).tolist(), setup.minimum, "in common")
     objective = objective_of(setup)
     losses, gains = begun[kinds + 1 :], list[NDArray[np.float64]]()
+    refuse_impossible_figures(losses, np.zeros(0), rows)
     curve = [losses_of(objective, losses)]
     while len(gains) < question.rounds and not stalled(curve, question.early_stopping):
         opened = yield _round(setup, parties)
+        gained = opened[LOSS_WORDS:].view(np.float64)
+        refuse_impossible_figures(opened[:LOSS_WORDS], gained, rows)
         curve.append(losses_of(objective, opened[:LOSS_WORDS]))
-        gains.append(opened[LOSS_WORDS:].view(np.float64))
+        gains.append(gained)
     best = len(gains) if question.early_stopping is None else best_round(curve)
     yield _end(setup, parties, best)
     return {
@@ -103,75 +114,6 @@ def vertical_trees(question: TreesQuestion, terms: MergedTerms) -> Program[dict[
     }
 
 
-def _parties(question: TreesQuestion, terms: MergedTerms) -> tuple[int, int]:
-    """Places of the owners of labels and of features."""
-    assert question.vertical is not None
-    holders = [terms.holders[table] for table in (question.table, question.vertical)]
-    for table, owners in zip((question.table, question.vertical), holders, strict=True):
-        if len(owners) > 1:
-            raise ConfigError(f"table '{table}' is at {len(owners)} owners; vertical trees take one for each table")
-    if len(terms.owners) != 2 or holders[0] == holders[1]:
-        raise ConfigError("vertical trees take two tables of two owners: one with the target, one with further columns")
-    if terms.sizes_only is not None:
-        raise ConfigError(
-            f"{terms.sizes_only} tells only how many keys are in common; vertical trees need to know which"
-        )
-    return terms.owners.index(holders[0][0]), terms.owners.index(holders[1][0])
-
-
-def _setup(question: TreesQuestion, terms: MergedTerms) -> tuple[VerticalSetup, tuple[str, ...]]:
-    """Without the number of rows; and the names of columns that cannot be split."""
-    assert question.vertical is not None
-    assert question.key is not None
-    tables = terms.tables(question.tables)
-    known = [*(name for each in tables.values() for name in each.columns)]
-    known += [f"{table}.{name}" for table, each in tables.items() for name in each.columns]
-    if unknown := [name for name in question.columns if name not in known]:
-        raise ConfigError(f"column '{unknown[0]}' is in neither table; {suggest(unknown[0], known, at_most=12)}")
-    sides = [_side(tables[name], name, question) for name in question.tables]
-    (own, out), (theirs, also_out) = sides
-    both = {column.name for column in own} & {column.name for column in theirs}
-    names = [
-        f"{table}.{column.name}" if column.name in both else column.name
-        for table, columns in zip(question.tables, (own, theirs), strict=True)
-        for column in columns
-    ]
-    target = tree_target(tables[question.table], question.target, question.positive)
-    setup = VerticalSetup(
-        key=question.key,
-        own=own,
-        theirs=theirs,
-        names=tuple(names),
-        target=target,
-        growth=question.growth(terms.minimum),
-        minimum=terms.minimum,
-        early_stopping=question.early_stopping is not None,
-        bins=question.bins,
-        holdout=question.holdout,
-        seed=question.seed,
-        rows=1,
-    )
-    return setup, out + also_out
-
-
-def _side(
-    declaration: TableDeclaration, table: str, question: TreesQuestion
-) -> tuple[tuple[TreeColumn, ...], tuple[str, ...]]:
-    """The columns of one table that are split, and the names of those that cannot be."""
-    assert question.key is not None
-    if not declaration.column(question.key).key:
-        raise ConfigError(
-            f"column '{question.key}' of table '{table}' is no key; declare key = true to match rows by it"
-        )
-    aside = {question.key, *([question.target] if table == question.table else [])}
-    usable, left_out = splittable_columns(declaration, aside)
-    named = {*question.columns}
-    chosen = tuple(each for each in usable if not named or named & {each.name, f"{table}.{each.name}"})
-    if not chosen:
-        raise ConfigError(f"table '{table}' has no column to split: declare bounds or values, or name one in columns")
-    return chosen, () if question.columns else left_out
-
-
 def _match(question: TreesQuestion, key: str, minimum: int, parties: tuple[int, int]) -> Program[int]:
     """How many rows both owners have; both learn which."""
     enough, size = yield Match(
@@ -192,6 +134,13 @@ def _match(question: TreesQuestion, key: str, minimum: int, parties: tuple[int, 
             f"owners have {int(size):,} rows in common by '{key}'; vertical trees take {MAX_ROWS:,} at most"
         )
     return int(size)
+
+
+def refuse_impossible_figures(losses: NDArray[np.int64], gains: NDArray[np.float64], rows: int) -> None:
+    """What the owner of labels tells everybody is its word alone; it must be numbers that an answer can have."""
+    possible = losses.min() >= 0 and losses[1::2].sum() <= rows and np.all((gains >= 0) & (gains <= MOST_GAIN))
+    if not possible:
+        raise DataError("the owner of labels tells losses or gains that cannot be")
 
 
 def _listening(length: int, memory: SessionMemory) -> PartyProgram:

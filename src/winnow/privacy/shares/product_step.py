@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from winnow.privacy.replicated_product import WORD_BYTES, Words
 from winnow.privacy.shares.errors import SharesError
 from winnow.privacy.shares.party import SecureStep
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 TOP_BITS = 20
 """Of a part of an entry: enough to see how often the parts' sum wraps round."""
 MAX_COMPARED_BITS = 24
-CHUNK_BYTES = 4 << 20
-"""Of words that a party sends another in one exchange."""
 MAX_CELLS = 1 << 20
 
 
@@ -87,7 +86,7 @@ class ProductStep:
     @cached_property
     def chunk_rows(self) -> int:
         """An even number, so that a chunk begins at a whole block of its keystream."""
-        return max(2, CHUNK_BYTES // (WORD_BYTES * max(self.columns)) // 2 * 2)
+        return max(2, MESSAGE_BYTES // (WORD_BYTES * max(self.columns)) // 2 * 2)
 
     @property
     def chunks(self) -> int:

@@ -7,6 +7,8 @@ import msgspec
 from winnow.core.message_decoding import UnreadableError, from_msgpack
 from winnow.privacy.shares.errors import SharesError
 
+MESSAGE_BYTES = 3 << 20
+"""Of words that a party gets in one exchange, at most: sites take no task of 4 MiB."""
 T = TypeVar("T")
 
 
