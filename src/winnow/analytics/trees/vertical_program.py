@@ -33,9 +33,9 @@ from winnow.analytics.trees.vertical_setup import (
     MAX_ROWS,
     VerticalSetup,
     aligned_rows,
+    asked_setup,
     matched_keys,
     parties_of,
-    setup_of,
 )
 from winnow.analytics.trees.vertical_third_party import third_party_round
 from winnow.core import DataError
@@ -75,7 +75,7 @@ THIRD_LEARN = (
 def vertical_trees(question: TreesQuestion, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The answer: everything but the model, of which each owner keeps its part."""
     parties = parties_of(question, terms)
-    setup, left_out = setup_of(question, terms)
+    setup, left_out = asked_setup(question, terms)
     rows = yield from _match(question, setup.key, terms.minimum, parties)
     setup = replace(setup, rows=rows)
     begun = yield _begin(setup, parties)

@@ -69,7 +69,7 @@ def parties_of(question: "TreesQuestion", terms: "MergedTerms") -> tuple[int, in
     return terms.owners.index(holders[0][0]), terms.owners.index(holders[1][0])
 
 
-def setup_of(question: "TreesQuestion", terms: "MergedTerms") -> tuple[VerticalSetup, tuple[str, ...]]:
+def asked_setup(question: "TreesQuestion", terms: "MergedTerms") -> tuple[VerticalSetup, tuple[str, ...]]:
     """Without the number of rows; and the names of columns that cannot be split."""
     assert question.vertical is not None
     assert question.key is not None
