@@ -7,6 +7,7 @@ import pyarrow as arrow
 import pytest
 
 from query_tables import DECLARATION, answer_of, divided, pooled_answer, pooled_rows, terms_of
+from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import QueryTerms, merge_terms, read_question
 from winnow.analytics.sealed_answer import with_reader
@@ -183,3 +184,80 @@ def test_rows_that_lack_one_column_do_not_follow_from_two_sums(other: str) -> No
     assert row["x"] is not None
     (row,) = answer_of(f"SELECT SUM(age) AS s, {other} AS o FROM stays WHERE cost IS NOT NULL", TABLES)["rows"]
     assert None not in row.values()
+
+
+# Joins that count one person often ------------------------------------------------------------------------------------
+
+MANY = 2_000
+
+
+def answer_of_copies(sql: str, minimum: int = 10, *, replicated: bool = False) -> dict[str, Any]:
+    """Where one owner has 2,000 places that all others learn, or every owner has them."""
+    places = arrow.table({"number": list(range(MANY))})
+    declared = TableDeclaration.model_validate(
+        {"columns": {"number": {"level": "public", "type": "integer"}}, "replicated": replicated}
+    )
+    question = read_question({"kind": "query", "sql": sql})
+    own = {"beside": {"places": declared}} if replicated else {}
+    first = question.table
+    terms = QueryTerms(
+        declaration=DECLARATION, table="" if first == "stays" else "stays", allow=PERMISSIONS, minimum=minimum, **own
+    )
+    tables = [OwnerTable(each.declaration, each.rows) for each in TABLES]
+    given = {f"owner {number}": terms for number in range(len(tables))}
+    if replicated:
+        beside = {"places": OwnerTable(declared, places)}
+        tables = [OwnerTable(each.declaration, each.rows, beside=beside) for each in TABLES]
+    else:
+        tables.append(OwnerTable(declared, places))
+        table = "" if first == "places" else "places"
+        given["agency"] = QueryTerms(declaration=declared, table=table, allow=PERMISSIONS, minimum=minimum)
+    merged = merge_terms(question, given)
+    return dict(run_plain(lambda: question.program(merged), tables))
+
+
+OFTEN = "number = 1 OR age = 110"
+"""Counts the one person who is so old 2,000 times, and every other once."""
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("group", ["", " GROUP BY well IS NULL", " GROUP BY number >= 0"])
+def test_nobody_is_counted_so_often_that_a_sum_tells_of_them(group: str, replicated: bool) -> None:
+    """COUNT(*) was 2,000 and the others, SUM(x) 2,000 times this person's and little beside."""
+    sql = f"SELECT COUNT(*) AS n, SUM(x) AS s FROM stays JOIN places ON {OFTEN} WHERE x IS NOT NULL{group}"
+    answer = answer_of_copies(sql, replicated=replicated)
+    assert (answer["rows"], answer["left_out"], answer["overlapping"]) == ([], 1, 1)
+    assert answer_of_copies(sql, minimum=1, replicated=replicated)["rows"]
+    once = answer_of_copies(sql.replace(OFTEN, "number = 1"), replicated=replicated)
+    assert [row["n"] for row in once["rows"]] == [COUNT]
+
+
+def test_a_condition_does_not_choose_how_often_one_person_is_summed() -> None:
+    """Everybody is joined with all places, and FILTER keeps one of them, of the oldest person all."""
+    sql = f"SELECT SUM(x) FILTER (WHERE {OFTEN}) AS s, COUNT(*) AS n FROM stays JOIN places ON number < 20"
+    assert answer_of_copies(sql, replicated=True)["rows"] == []
+    (row,) = answer_of_copies(sql.replace(OFTEN, "number = 1"), replicated=True)["rows"]
+    assert row["n"] == 20 * COUNT
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "stays JOIN places ON number = 1 OR patient = 'p7'",
+        "stays JOIN places ON number = 1 WHERE patient = 'p7' OR age < 60",
+        "places JOIN LATERAL (SELECT * FROM stays WHERE patient = 'p7' OR age < 9 ORDER BY DISTANCE(number, 0, age, x) "
+        "LIMIT 12) n ON TRUE",
+    ],
+)
+def test_a_private_column_does_not_choose_who_is_counted_often(rows: str) -> None:
+    """The age of p7 was in the thousands of a sum; and whether rows are counted often told of p7, too."""
+    with pytest.raises(ConfigError, match="a private column cannot stand in a join with rows that all owners have"):
+        answer_of_copies(f"SELECT SUM(age) AS s FROM {rows}")
+
+
+@pytest.mark.parametrize("order", ["age DESC", "DISTANCE(age, x, 110, 0)"])
+def test_a_search_does_not_end_at_a_person_whom_a_private_column_names(order: str) -> None:
+    """All parties learnt what the last of the first rows is sorted by, closely."""
+    rows = f"SELECT * FROM stays WHERE patient = 'p7' OR age < 60 ORDER BY {order} LIMIT 12"
+    with pytest.raises(ConfigError, match="a private column cannot stand beside ORDER BY … LIMIT"):
+        answer_of(f"SELECT COUNT(*) AS n FROM ({rows}) AS first", TABLES)

@@ -193,7 +193,6 @@ def test_what_cannot_be_joined_is_refused_by_name_and_line(sql: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     "sql",
     [
@@ -201,9 +200,9 @@ def test_what_cannot_be_joined_is_refused_by_name_and_line(sql: str) -> None:
         "SELECT COUNT(*) FROM orders o, items i WHERE DISTANCE(o.buyer, o.total, i.part, i.price) < 3",
     ],
 )
-def test_a_distance_between_rows_of_two_owners_is_refused_by_name(sql: str, apart: bool) -> None:
+def test_a_distance_between_rows_that_several_owners_have_is_refused_by_name(sql: str) -> None:
     with pytest.raises(ConfigError, match=r"^a distance between rows of two owners takes a table .* \(line 1\)$"):
-        make_query_plan(sql, {name: DECLARATIONS[name] for name in ("orders", "items")}, apart=apart)
+        make_query_plan(sql, {name: DECLARATIONS[name] for name in ("orders", "items")})
 
 
 def test_noise_in_a_join_is_refused() -> None:

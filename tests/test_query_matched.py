@@ -164,7 +164,10 @@ REFUSED = [
     ("SELECT COUNT(*)\nFROM patients p LEFT JOIN claims c ON p.pid = c.person", "LEFT JOIN between owners .*line 2"),
     ("SELECT COUNT(*) FROM patients p RIGHT JOIN claims c ON p.pid = c.person", "RIGHT JOIN is not supported"),
     ("SELECT COUNT(*) FROM patients p FULL JOIN claims c ON p.pid = c.person", "FULL JOIN is not supported"),
-    ("SELECT COUNT(*) FROM patients CROSS JOIN claims", "needs a key; write ON a.key = b.key"),
+    (
+        "SELECT COUNT(*) FROM patients CROSS JOIN claims",
+        "needs a key or a distance; write ON a.key = b.key, or ON DWITHIN",
+    ),
     ("SELECT COUNT(*) FROM patients p JOIN claims c ON p.age = c.person AND p.age < c.cost", "at two owners"),
     ("SELECT COUNT(*) FROM patients p JOIN claims c ON p.secret = c.region", "'secret' is private; declare key = true"),
     ("SELECT COUNT(*) FROM patients p JOIN claims c ON p.pid = c.kind", "compares integer with text"),

@@ -128,15 +128,6 @@ def test_numbers_of_two_places_never_differ_by_a_few_people(shift: float, count:
     assert answer["overlapping"] == answer["left_out"] == count - len(told)
 
 
-def test_a_private_condition_hides_all_groups_that_overlap() -> None:
-    sql = STATEMENTS[0].replace("GROUP BY", "WHERE p.secret <> 's7' GROUP BY")
-    answer, _ = opened_about(sql, {**POOLED, "stations": near_places(3.0)})
-    assert (answer["rows"], answer["left_out"]) == ([], 2)
-    apart = arrow.table({**{name: near_places(3.0).column(name) for name in POOLED["stations"].column_names}})
-    apart = apart.set_column(1, "x", arrow.array([-6.0, 6.0]))
-    assert len(opened_about(sql, {**POOLED, "stations": apart})[0]["rows"]) == 2
-
-
 REFUSED = [
     (
         "SELECT SUM(s.reach) FROM stations s JOIN people p ON DWITHIN(s.x, s.y, p.x, p.y, 3)",

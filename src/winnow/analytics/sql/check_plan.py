@@ -1,4 +1,4 @@
-"""What of a planned statement is refused: aggregates that a sample or a join cannot tell."""
+"""What of a planned statement is refused: aggregates that a sample or a join cannot tell, and private columns."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.plan_aggregates import function_name
 from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, QueryPlan
 from winnow.analytics.sql.row_sources import RowSource
+from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 
@@ -63,8 +64,17 @@ def _check_told(plan: QueryPlan, tree: exp.Select, source: RowSource, nodes: Seq
                 raise refused(column, f"{named}, whose rows all owners learn; it may stand in ON, WHERE and GROUP BY")
 
 
-def overlaps(source: RowSource, keys: Sequence[exp.Expr], numbered: bool) -> bool:
-    """Whether groups come from a table that all owners have, of which several rows may be joined with one."""
-    shared = [item for item in source.items if not item.relation.divided]
-    items = {source.item_of(column) for key in keys for column in key.find_all(exp.Column)}
-    return numbered and any(item in items for item in shared)
+def check_private(plan: QueryPlan, minimum: int) -> None:
+    """A private column names a person. Where a search ends, and whether a row is joined more than once, would tell of
+    that one: `ON s.name = 'harbour' OR p.id = 'p7'`.
+    """
+    if not plan.private or minimum == 1:
+        return
+    if plan.overlapping:
+        raise ConfigError(
+            "a private column cannot stand in a join with rows that all owners have: it could count one person often"
+        )
+    if plan.first is not None:
+        raise ConfigError(
+            "a private column cannot stand beside ORDER BY … LIMIT: where the rows end could tell of one person"
+        )

@@ -46,7 +46,7 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     decided = yield from decide_sets(sets, selected, terms.minimum, tell_empty=not plan.private)
     smaller = decided.small_groups
     if plan.overlapping:
-        decided = yield from without_small_parts(decided, sets, selected, terms.minimum, private=plan.private)
+        decided = yield from without_small_parts(decided, sets, selected, terms.minimum)
     told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
     shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
     numbers = yield from _open_numbers(plan, terms, selected, decided, shown)

@@ -1,9 +1,11 @@
-"""Groups of which one row may be in several: people in reach of two stations count for both.
+"""Rows that a join counts more than once: people in reach of two stations are in the groups of both.
 
 Numbers of such groups can be subtracted: of two circles nearly in the same place, all but a few rows are in both. Rows
 that are in the same groups (as often), and meet the same conditions, make a *part*; every sum over groups is a sum over
-parts. So groups are told, in their order, as long as each part that they make has enough rows. Which parts have rows is
-told to all parties, as it is of other parts, and how many owners have each; of sizes only whether they are enough.
+parts. So groups are told, in their order, as long as each part that they make has enough rows. This goes for a single
+group, too: a condition that joins one person with 1,000 rows, and all others with one, would tell that person's value
+in the thousands of a sum. Which parts have rows is told to all parties, as it is of other parts, and how many owners
+have each; of sizes only whether they are enough.
 """
 
 from collections import Counter
@@ -23,33 +25,29 @@ from winnow.analytics.stats.suppression import SHOWN, SMALL
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable
 
-Counts: TypeAlias = Mapping[int, int]
-"""By group: how often the rows of a part are in it."""
+Counts: TypeAlias = Mapping[tuple[int, str], int]
+"""By group, and which sets of rows: how often the rows of a part are in both."""
 WHAT = "GROUP BY with rows in several groups"
 
 
 def without_small_parts(
-    decided: DecidedSets, sets: Sequence[RowSet], selected: SelectedRows, minimum: int, *, private: bool
+    decided: DecidedSets, sets: Sequence[RowSet], selected: SelectedRows, minimum: int
 ) -> Program[DecidedSets]:
-    """What was decided, with groups hidden that would tell of too few rows beside others. `private`: a private column
-    chooses rows, and then nobody learns which parts have any: of groups that overlap all are hidden.
-    """
+    """What was decided, with groups hidden that would tell of too few rows."""
     shown = np.flatnonzero(decided.rows == SHOWN)
-    if minimum == 1 or len(shown) < 2:
+    if minimum == 1 or not len(shown):
         return decided
 
     parts = _Parts(selected, sets, shown)
     (overlap,) = yield Compare(
-        label="whether rows are in several groups",
-        local=lambda table: np.array([parts.in_several(table)], np.int64),
+        label="whether rows count more than once",
+        local=lambda table: np.array([parts.repeated(table)], np.int64),
         thresholds=np.ones(1, np.int64),
         bits=decided.bits,
     )
     if not overlap:
         return decided
-    kept = list[int]()
-    if not private:
-        kept = yield from _kept_groups(parts, minimum, decided.bits)
+    kept = yield from _kept_groups(parts, minimum, decided.bits)
     hidden = [int(group) for group in shown if group not in kept]
     rows = decided.rows.copy()
     rows[hidden] = SMALL
@@ -69,7 +67,7 @@ def _kept_groups(parts: "_Parts", minimum: int, bits: int) -> Program[list[int]]
         thresholds=np.full(len(told), minimum, np.int64),
         bits=bits,
     )
-    read = [(*_read(each), bool(large)) for each, large in zip(told, enough, strict=True)]
+    read = [(_read(each), bool(large)) for each, large in zip(told, enough, strict=True)]
     kept = list[int]()
     for group in parts.shown.tolist():
         if _all_enough(read, {*kept, group}):
@@ -77,13 +75,13 @@ def _kept_groups(parts: "_Parts", minimum: int, bits: int) -> Program[list[int]]
     return kept
 
 
-def _all_enough(parts: Sequence[tuple[Counts, str, bool]], groups: set[int]) -> bool:
+def _all_enough(parts: Sequence[tuple[Counts, bool]], groups: set[int]) -> bool:
     """Whether each part that these groups alone make is known to have enough rows."""
-    states: dict[tuple[object, str], bool] = {}
-    for counts, held, large in parts:
-        within = tuple((group, times) for group, times in sorted(counts.items()) if group in groups)
+    states: dict[object, bool] = {}
+    for counts, large in parts:
+        within = tuple(each for each in sorted(counts.items()) if each[0][0] in groups)
         if within:
-            states[within, held] = states.get((within, held), False) or large
+            states[within] = states.get(within, False) or large
     return all(states.values())
 
 
@@ -94,9 +92,9 @@ class _Parts:
         self._selected, self._sets, self.shown = selected, sets, shown
         self._kept: dict[int, tuple[OwnerTable, Counter[Group]]] = {}
 
-    def in_several(self, table: "OwnerTable") -> int:
-        """How many rows are in several groups."""
-        return sum(size for part, size in self.sizes(table).items() if " " in (part[0] or ""))
+    def repeated(self, table: "OwnerTable") -> int:
+        """How many rows are in several groups, or in one more than once."""
+        return sum(size for part, size in self.sizes(table).items() if sum(_read(part).values()) > 1)
 
     def sizes(self, table: "OwnerTable") -> Counter[Group]:
         kept = self._kept.get(id(table))
@@ -105,24 +103,24 @@ class _Parts:
         return kept[1]
 
     def _counted(self, table: "OwnerTable") -> Counter[Group]:
-        """A part is written as its groups, each with how often a row is in it, and a digit for each set of rows."""
+        """A part is written as its groups, each with a digit for each set of rows, and how often a row is in both."""
         rows = self._selected.rows(table)
         codes, units = self._selected.groups.codes(rows), units_of(rows)
         assert units is not None
-        masks = (
-            np.array([each.mask(rows) for each in self._sets]).reshape(len(self._sets), -1).astype(np.int8).astype("U1")
-        )
         kept = np.isin(codes, self.shown)
-        held = dict(zip(units[kept].tolist(), masks[:, kept].T.tolist(), strict=True))
-        pairs, times = np.unique(np.stack([units[kept], codes[kept]]), axis=1, return_counts=True)
-        groups: dict[int, list[str]] = {}
-        for unit, code, count in zip(*pairs.tolist(), times.tolist(), strict=True):
-            groups.setdefault(unit, []).append(f"{code}x{count}")
-        return Counter((" ".join(own), "".join(held[unit])) for unit, own in groups.items())
+        masks = np.array([each.mask(rows)[kept] for each in self._sets]).reshape(len(self._sets), -1)
+        held, patterns = np.unique(masks, axis=1, return_inverse=True)
+        digits = ["".join("01"[each] for each in pattern) for pattern in held.T.astype(int).tolist()]
+        found, times = np.unique(np.stack([units[kept], codes[kept], patterns]), axis=1, return_counts=True)
+        parts: dict[int, list[str]] = {}
+        for unit, code, pattern, count in zip(*found.tolist(), times.tolist(), strict=True):
+            parts.setdefault(unit, []).append(f"{code}x{count}x{digits[pattern]}")
+        return Counter((" ".join(own),) for own in parts.values())
 
 
-def _read(text: Group) -> tuple[Counts, str]:
+def _read(text: Group) -> Counts:
     """As an owner wrote it: what cannot be read is in no group."""
-    pairs = [each.split("x") for each in (text[0] or "").split(" ")]
-    counts = {int(pair[0]): int(pair[1]) for pair in pairs if len(pair) == 2 and all(one.isdecimal() for one in pair)}
-    return counts, str(text[1]) if len(text) > 1 else ""
+    found = [each.split("x") for each in (text[0] or "").split(" ")]
+    return {
+        (int(each[0]), each[2]): int(each[1]) for each in found if len(each) == 3 and (each[0] + each[1]).isdecimal()
+    }

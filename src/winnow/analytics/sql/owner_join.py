@@ -51,7 +51,10 @@ def owner_join(tree: exp.Select, source: RowSource, near: WrittenNear | None = N
         sides = near.by_side(source)
         return replace(found, keys=sides, near=near.grid(sides, source))
     if not found.keys[0]:
-        raise refused(joins[0], "a join between owners needs a key; write ON a.key = b.key")
+        raise refused(
+            joins[0],
+            "a join between owners needs a key or a distance; write ON a.key = b.key, or ON DWITHIN(a.x, a.y, b.x, b.y, r)",
+        )
     for one, other in zip(*found.keys, strict=True):
         _check_key(one, other, source)
     return found

@@ -60,6 +60,8 @@ class WrittenNear:
     def by_side(self, source: RowSource) -> tuple[list[exp.Column], list[exp.Column]]:
         """The coordinates of each owner's rows."""
         found: dict[int | None, list[exp.Column]] = {}
+        for column in (each for point in self.points for one in point for each in one.find_all(exp.Column)):
+            source.described(column)  # names one that is in no table
         for point in self.points:
             owners = {source.owner_of(each) for each in point}
             columns = [each for each in point if isinstance(each, exp.Column)]
@@ -112,6 +114,6 @@ def _read(node: exp.Expr) -> WrittenNear | None:
     if not given or not all(each.find(exp.Column) for each in given):
         return None
     if not isinstance(limit, exp.Literal) or limit.is_string:
-        raise refused(node, "a distance between owners is compared with a number")
+        raise refused(node, "a distance between owners is compared with a number that is written out, 0 or more")
     points = (given[0], given[1]), (given[2], given[3])
     return WrittenNear(node=node.copy(), points=points, radius=float(limit.this), strict=LIMITS[type(node)])

@@ -8,7 +8,7 @@ import duckdb
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.check_plan import check_plan, overlaps
+from winnow.analytics.sql.check_plan import check_plan
 from winnow.analytics.sql.describe_expression import refuse_subqueries
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
@@ -133,7 +133,7 @@ class _Planner:
             sample=self.sample,
             first=self.first,
             nearest=self.nearest,
-            overlapping=overlaps(self.source, nodes, numbered=self._unit is not None and bool(self._unit.numbered)),
+            overlapping=self._overlapping(),
             sides=sides,
             near=None if self.join is None else self.join.near,
         )
@@ -170,6 +170,10 @@ class _Planner:
         if self.join is not None:
             return f"different {one_line(self.join.keys[0][0].name)}"
         return "rows" if self._unit is None else self._unit.words
+
+    def _overlapping(self) -> bool:
+        shared = any(not item.relation.divided for item in self.source.items)
+        return shared and self._unit is not None and self._unit.numbered is not None
 
     def _private(self) -> bool:
         if self.join is not None:

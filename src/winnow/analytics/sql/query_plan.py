@@ -136,7 +136,7 @@ class QueryPlan:
     nearest: NearestJoin | None = None
     """The statement is about the rows that are nearest to each of some places."""
     overlapping: bool = False
-    """Whether a row may be joined with several of a table that all owners have, and so stand in several groups."""
+    """Whether a row may be joined with several of a table that all owners have, and so count more than once."""
     sides: tuple[JoinSide, JoinSide] | None = None
     """Of a join between two owners."""
     near: NearGrid | None = None

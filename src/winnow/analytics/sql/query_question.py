@@ -66,14 +66,18 @@ class QueryQuestion(Question):
 
     def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
         """The plan, and the tables that are told to all parties before."""
-        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.check_plan import check_private  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
         from winnow.analytics.sql.told_tables import told_tables, told_terms  # noqa: PLC0415
 
         told = told_tables(self, self.sql, terms)
         if told:
             tables = told_terms(terms, self.tables, told).tables(self.tables)
-            return make_query_plan(self.sql, tables, told=[each.name for each in told]), told
-        return make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms)), ()
+            plan = make_query_plan(self.sql, tables, told=[each.name for each in told])
+        else:
+            plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
+        check_private(plan, terms.minimum)
+        return plan, told
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
         from winnow.analytics.sql.told_tables import told_terms, with_told_tables  # noqa: PLC0415

@@ -53,6 +53,8 @@ def merge_declarations(
         raise ConfigError(f"{'; '.join(lines[:3])}{'; …' if len(lines) > 3 else ''}: owners must declare the same")
     declarations = list(by_owner.values())
     shared = [name for name in declarations[0].columns if all(name in each.columns for each in declarations)]
+    if not shared:
+        raise ConfigError(f"{', '.join(by_owner)} declare no column in common: owners must declare the same")
     limits = [each.rows for each in declarations if each.rows is not None]
     return TableDeclaration(
         columns={name: _merged([each.columns[name] for each in declarations]) for name in shared},
