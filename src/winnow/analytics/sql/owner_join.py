@@ -53,7 +53,8 @@ def owner_join(tree: exp.Select, source: RowSource, near: WrittenNear | None = N
     if not found.keys[0]:
         raise refused(
             joins[0],
-            "a join between owners needs a key or a distance; write ON a.key = b.key, or ON DWITHIN(a.x, a.y, b.x, b.y, r)",
+            "a join between owners needs a key or a distance; write ON a.key = b.key, or ON "
+            "DWITHIN(a.x, a.y, b.x, b.y, r)",
         )
     for one, other in zip(*found.keys, strict=True):
         _check_key(one, other, source)
