@@ -127,7 +127,8 @@ def tuning_split(dataset: "DataSet", experiment: "Experiment") -> "DataSet":
     if dataset.test_rows is not None:
         kept = np.setdiff1d(np.arange(len(dataset)), dataset.test_rows)
         drawn = stream(FIRST_TUNING_SEED, "tuning split").permutation(len(kept))[: len(kept) // OFFICIAL_SHARE]
-        return replace(dataset, x=dataset.x[kept], y=dataset.y[kept], test_rows=np.sort(drawn))
+        owners = None if dataset.owners is None else dataset.owners[kept]
+        return replace(dataset, x=dataset.x[kept], y=dataset.y[kept], owners=owners, test_rows=np.sort(drawn))
     reported = [rows for seed in REPORTED_SEEDS for rows in held_out_rows(dataset, experiment.data, seed)]
     return replace(dataset, test_rows=np.setdiff1d(np.arange(len(dataset)), np.concatenate(reported)))
 
