@@ -320,10 +320,10 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
 
 
 def test_an_algorithm_that_this_version_lacks_is_named_and_left_out(monkeypatch, tmp_path):
-    monkeypatch.delitem(Recipe.known, "afl")
+    monkeypatch.delitem(Recipe.known, "fedadam")
     work = plan_reproduction(FEDPROF, ["table2"], ReproductionOptions(seeds=1, sets=("data.name=digits",)), {})
-    assert "table2: this version does not implement afl" in work.left_out
-    assert "afl" not in {run.algorithm for run in work.runs}
+    assert "table2: this version does not implement fedadam" in work.left_out
+    assert "fedadam" not in {run.algorithm for run in work.runs}
     assert len(work.runs) == 10
 
 
