@@ -114,7 +114,7 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
     if part:
         years = (_year(parts[0].low), _year(parts[0].high)) if parts else (-inf, inf)
         low, high = DATE_PARTS.get(part, years if part == "YEAR" else (-inf, inf))
-        few = high - low < MAX_LISTED
+        few = isfinite(low) and isfinite(high) and high - low < MAX_LISTED
         return Described(
             type="integer", low=low, high=high, values=tuple(range(int(low), int(high) + 1)) if few else None
         )
