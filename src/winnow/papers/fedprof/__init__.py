@@ -36,8 +36,8 @@ TABLE2 = ResultTable(
     about=(
         "MNIST stands in for EMNIST digits, which has four times as many images. 500 clients, 60 % of a client's images"
         " of one class, 15 % of the clients with irrelevant images, 20 % with blurred and 25 % with noisy ones; a"
-        " twentieth selected per round. Both groups' learning rates, 0.05 and 0.1, were found by one rule: of five rates"
-        " the one with which FedProf and FedAvg of the group are best together, on other seeds and on images that no"
+        " twentieth selected per round. Both groups' learning rates, 0.05 and 0.1, were found by one rule: of five"
+        " rates the one with which FedProf and FedAvg of the group are best together, on other seeds and images that no"
         " run of this table is evaluated on; the rivals' own settings likewise, with equal budgets. The paper's 0.005"
         " was the slowest in both groups. An aggregation in which unselected clients keep the old model moves the model"
         " by only a twentieth, and so takes a larger rate."
