@@ -51,10 +51,10 @@ def measure() -> list[Row]:
         pooled = table.pooled(table.names, rounds=ROUNDS, depth=depth)
         alone = table.pooled(table.names[:own], rounds=ROUNDS, depth=depth)
         same = "the same trees as" if answer["trees"] == pooled["trees"] else "OTHER TREES than"
-        print(f"  {name}: {same} of the pooled table")
-        baseline = table.area(pooled)
-        found.append(Row(name=f"{name}, area", value=table.area(answer), unit="", baseline=baseline, goal=goal))
-        found.append(Row(name=f"{name}, label owner alone", value=table.area(alone), unit="", baseline=baseline))
+        areas = [table.area(each) for each in (pooled, answer, alone)]
+        print(f"  {name}: {same} of the pooled table; areas {areas[1]:.4f}, label owner alone {areas[2]:.4f}")
+        found.append(Row(name=f"{name}, area", value=areas[1], unit="", baseline=areas[0], goal=goal))
+        found.append(Row(name=f"{name}, label owner alone", value=areas[2], unit="", baseline=areas[0]))
     return found
 
 
