@@ -21,6 +21,8 @@ from winnow.core import WinnowError
 MIGRATIONS = Path(__file__).with_name("migrations")
 MIGRATION_LOCK = 0x77696E6E
 """Key of the advisory lock under which a PostgreSQL is migrated: two servers may start at once."""
+MIGRATION_IDLE = "1min"
+"""Between statements Alembic imports the next step, which takes a while on a busy machine."""
 WRITE_OPTIONS = {"writes": True}
 SQLITE_TIMEOUT = 30.0
 """Seconds to wait for other writers."""
@@ -118,6 +120,7 @@ class Database:
             with self._writing.begin() as connection:
                 if self.shared:
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
+                    connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{MIGRATION_IDLE}'"))
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
                 command.upgrade(_alembic(connection), "head")
         except OperationalError as error:
