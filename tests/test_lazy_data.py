@@ -353,6 +353,7 @@ def test_a_folder_is_what_its_clients_are_in_number_order(tmp_path: Path) -> Non
     assert winnow.run(configuration(folder)).history == expected
 
 
+@pytest.mark.slow(part="docs")
 def test_the_command_line_runs_resumes_and_compares_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,6 +201,7 @@ def test_the_page_of_one_piece_shows_the_others_only_where_they_have_lines():
                       "Figure 6: gas-turbine, partial aggregation"]  # fmt: skip
 
 
+@pytest.mark.slow(part="papers")
 def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, monkeypatch):
     seen = []
 

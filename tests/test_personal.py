@@ -357,6 +357,7 @@ def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
                 assert not any(tensor.shape == own.shape and torch.equal(tensor, own) for own in kept)
 
 
+@pytest.mark.slow(part="kills")
 def test_heads_survive_a_kill(tmp_path: Path) -> None:
     options = ["--algorithm", "fedrep", "--rounds", "60", "--quiet"]
     for each in ("data.local_test=0.2", "evaluation.by=clients", "client.head_epochs=2"):

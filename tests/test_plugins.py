@@ -95,6 +95,7 @@ def test_a_file_beside_the_configuration_makes_its_algorithm_known(capsys, folde
     assert stored["server"] == {"name": "halves", "share": 0.25}
 
 
+@pytest.mark.slow(part="deploy")
 def test_an_option_serves_every_process_and_a_resumed_run(capsys, folder):
     plugin, tiny, executed = write_plugin(folder, "halved"), write_tiny(folder), folder / "executed.txt"
     done = fresh(

@@ -440,6 +440,7 @@ def in_a_process(action: Callable[[], None], *, kill_after: float = 0.0) -> int:
     return process.exitcode
 
 
+@pytest.mark.slow(part="kills")
 def test_kills_at_random_moments_leave_no_trace(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     moments = random.Random(4)
     kills = 0

@@ -375,6 +375,7 @@ def test_onnx_takes_raw_numbers_and_gives_probabilities(session: Callable[[winno
     assert described["classes"] == ["ill", "well"]
 
 
+@pytest.mark.slow(part="executions")
 def test_onnx_of_categories_takes_features(result: winnow.Result, session: Callable[[winnow.Result], Any]) -> None:
     features = result.preprocessing.transform(patients())
     (found,) = session(result).run(None, {"features": features})
@@ -390,6 +391,7 @@ class TwoInputs(nn.Module):
         return self.head(torch.cat([self.scan(scan), self.words(words).mean(1)], 1))
 
 
+@pytest.mark.slow(part="executions")
 def test_several_inputs_and_units_survive_onnx_and_torchscript(
     session: Callable[[winnow.Result], Any], tmp_path: Path
 ) -> None:
@@ -495,6 +497,7 @@ def test_a_quoted_empty_cell_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixt
     assert lines[1:] == [["71", predicted[0]], ["", predicted[1]], ["20", predicted[2]]]
 
 
+@pytest.mark.slow(part="deploy")
 def test_a_pipe_that_nobody_reads_ends_the_command_quietly(saved: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("age,glucose,ward\n71,12000,north\n")

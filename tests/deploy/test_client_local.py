@@ -70,6 +70,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(ending: signal.Signals, tm
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(part="deploy")
 def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import winnow\nfrom torch import nn\n\n"

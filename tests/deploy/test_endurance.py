@@ -62,6 +62,7 @@ def test_a_workflow_of_plain_arrays_loads_torch_neither_at_the_server_nor_at_sit
         assert stored.numpy("a/w").tolist() == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.slow(part="deploy")
 def test_arrays_that_stay_in_files_give_the_same_mean(tmp_path: Path) -> None:
     """More than what is read into memory at once, over two rounds: tasks, replies, and what a round has made."""
     floats = lazy_array_loading.MAX_IN_MEMORY_BYTES // 4 // 3

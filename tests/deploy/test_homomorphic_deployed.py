@@ -51,6 +51,7 @@ def test_a_runner_that_begins_anew_goes_on_with_fresh_keys(tmp_path: Path) -> No
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
 
 
+@pytest.mark.slow(part="kills")
 def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path: Path) -> None:
     """The agent remembers: a server that has the job deployed anew, and so another worker, gets no second key."""
     wanted = resolve(

@@ -3,6 +3,7 @@
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from papers import kit_of
 from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, of
 
@@ -26,6 +27,7 @@ def peak_mb(process: ServerProcess) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
+@pytest.mark.slow(part="attacks")
 def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> None:
     """The reply comes in; the checkpoint made of it goes to the store, and out again to who downloads it."""
     port = free_port()

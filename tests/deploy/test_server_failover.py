@@ -108,6 +108,7 @@ def test_a_standby_takes_over_and_the_job_goes_on(pair: Pair, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("pair", ["lease = 2.0\nheartbeat = 1.0\n"], indirect=True)
+@pytest.mark.slow(part="kills")
 def test_a_leader_that_was_asleep_cannot_commit_when_it_wakes(pair: Pair, tmp_path: Path) -> None:
     with sites(pair.kits, *pair.endpoints):
         pair.person.submit("job", tmp_path, job_config(ROUNDS, WANTED, "pause = 0.1"))

@@ -85,6 +85,7 @@ def a_server(folder: Path) -> Iterator[tuple[Path, int, ServerProcess]]:
         server.kill()
 
 
+@pytest.mark.slow(part="attacks")
 def test_a_member_that_floods_the_server_hurts_nobody(tmp_path: Path) -> None:
     with a_server(tmp_path) as (kits, port, server):
         endpoint = f"grpc://127.0.0.1:{port}"

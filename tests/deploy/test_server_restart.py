@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from papers import kit_of
 from serving import (
     WANTED,
@@ -41,6 +42,7 @@ def server_and_person(folder: Path) -> Iterator[tuple[ServerProcess, Person]]:
         server.kill()
 
 
+@pytest.mark.slow(part="kills")
 def test_a_server_on_sqlite_killed_at_random_moments_goes_on_where_it_was(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'state' / 'server.db'}"
     rng = random.Random(6)

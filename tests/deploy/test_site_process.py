@@ -131,6 +131,7 @@ def test_mistakes_are_one_line(world: World, tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow(part="kills")
 def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
     world: World, script: Script, server: Any
 ) -> None:
