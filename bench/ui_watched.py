@@ -77,18 +77,21 @@ def _run_seconds(*, watched: bool) -> Spent:
         with served(runs) as server:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             cpu = server.cpu()
-            threading.Thread(target=_watch, args=(server,), daemon=True).start()
+            watching = threading.Event()
+            threading.Thread(target=_watch, args=(server, watching), daemon=True).start()
             out, _ = process.communicate()
+            if not watching.is_set():
+                raise SystemExit("the run ended before its page was open, so nothing was measured; free the machine")
             return _spent(out, server.cpu() - cpu)
 
 
-def _watch(server: Server) -> None:
+def _watch(server: Server, watching: threading.Event) -> None:
     while (key := server.key_of("live", missing_ok=True)) is None:
         time.sleep(0.2)
     server.get(f"/runs/{key}")
     stream = server.stream(f"/runs/{key}/live?after=0")
     while stream.readline():
-        pass
+        watching.set()
 
 
 def _spent(text: str, pages: float = 0.0) -> Spent:
