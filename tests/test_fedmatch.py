@@ -144,6 +144,8 @@ def test_small_changes_are_not_made() -> None:
         ({"client": torch.zeros(4, 2)}, "no parts of models like this one"),
         ({"0.weight": torch.zeros(3, 8, 6)}, "no parts of models like this one"),
         ({"more": torch.zeros(4, 8)}, "no parts of models like this one"),
+        ({"0.bias": torch.tensor(0.0)}, "no parts of models like this one"),
+        ({"0.bias": torch.zeros(4, 8, dtype=torch.float64)}, "no parts of models like this one"),
         ({"0.bias": torch.full((4, 8), torch.nan)}, "not finite"),
     ],
 )
@@ -151,6 +153,22 @@ def test_a_server_that_sends_other_things_as_helpers_is_refused(lie: Named, mess
     helpers = parts_of(world()[0])[1]
     with pytest.raises(ModelError, match=message):
         updated("stacked", helpers=helpers | lie)
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        (None, "no part of a model like this one"),
+        ({"0.bias": torch.zeros(3)}, "no part of a model like this one"),
+        ({"0.bias": torch.zeros(8, dtype=torch.int64)}, "no part of a model like this one"),
+        ({"more": torch.zeros(8)}, "no part of a model like this one"),
+        ({"0.bias": torch.full((8,), torch.inf)}, "not finite"),
+    ],
+)
+def test_a_server_that_sends_something_else_as_psi_is_refused(lie: Named | None, message: str) -> None:
+    psi = parts_of(world()[0])[0]
+    with pytest.raises(ModelError, match=message):
+        updated("stacked", psi={} if lie is None else psi | lie)
 
 
 def test_the_server_renews_helpers_each_ten_rounds_and_splits_means() -> None:

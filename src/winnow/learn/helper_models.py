@@ -1,6 +1,6 @@
 """Helpers of FedMatch: the models of other clients that are most like one's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -60,13 +60,27 @@ def _bank(training: LocalTraining) -> ModelState:
     if not sent:
         return {}
     names = sent.get(CLIENT)
-    shapes = {name: tuple(tensor.shape) for name, tensor in training.sent["model"].items() if name in training.trained}
-    found = {name: tuple(tensor.shape[1:]) for name, tensor in sent.items() if name != CLIENT}
-    if names is None or names.dim() != 1 or found != shapes or {len(t) for t in sent.values()} != {len(names)}:
+    others = {name: tensor for name, tensor in sent.items() if name != CLIENT}
+    if names is None or names.dim() != 1 or {tuple(t.shape[:1]) for t in others.values()} != {(len(names),)}:
         raise ModelError("the server's helpers are no parts of models like this one")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in sent.values()):
-        raise ModelError("the server's helpers contain values that are not finite")
+    _check_parts(training, others, 1, "the server's helpers are no parts of models")
     return sent
+
+
+def received_psi(training: LocalTraining) -> ModelState:
+    """ψ, [1, ...], if the server sent one."""
+    _check_parts(training, training.sent.get("psi", {}), 0, "the server's ψ is no part of a model")
+    return training.received_part("psi")
+
+
+def _check_parts(training: LocalTraining, parts: Mapping[str, Tensor], leading: int, fault: str) -> None:
+    """Each must be like the entry of the model that it is to be added to, after so many dimensions more."""
+    model = training.sent["model"]
+    expected = {name: (model[name].shape, model[name].dtype) for name in model if name in training.trained}
+    if {name: (tensor.shape[leading:], tensor.dtype) for name, tensor in parts.items()} != expected:
+        raise ModelError(f"{fault} like this one")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in parts.values()):
+        raise ModelError(f"{fault}: values are not finite")
 
 
 def _with_sigma(training: LocalTraining, bank: ModelState) -> ModelState:

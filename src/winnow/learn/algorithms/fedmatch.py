@@ -14,7 +14,7 @@ from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.algorithm_part import ALL_EVIDENCE, EvidenceKind
 from winnow.learn.client_round_method import ClientUpdate, LocalResult, LocalTraining
-from winnow.learn.helper_models import CLIENT, HELPERS, chosen_helpers, helper_memory
+from winnow.learn.helper_models import CLIENT, HELPERS, chosen_helpers, helper_memory, received_psi
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.pseudo_labels import SURE
 from winnow.learn.selection import UniformSelector
@@ -68,7 +68,7 @@ class FedMatchUpdate(ClientUpdate):
         )
 
     def update(self, training: LocalTraining) -> LocalResult:
-        psi, count = training.received_part(PSI), len(training.clients)
+        psi, count = received_psi(training), len(training.clients)
         rule = TwoPartGradient(
             threshold=self.threshold,
             labelled_weight=self.labelled_weight,

@@ -23,7 +23,7 @@ from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, Draw, GradientRule, StepContext, TensorData, mean_loss
 from winnow.learn.teaching_server import TeachingServer
 
-NOBODY_SURE = "the model is not sure enough of any of the client's samples"
+NOBODY_SURE = "the model is not sure enough of any of the client's samples (client.threshold)"
 
 
 @dataclass(frozen=True, kw_only=True)
