@@ -106,7 +106,9 @@ class GapTable(PaperItem):
         least, most = self.rows[0], self.rows[-1]
         if row in (least, most):
             return "–"
-        return mean_sd_text(MeanAndSd.of(gaps_closed(found[least.name], found[row.name], found[most.name])), 2)
+        closed = gaps_closed(found[least.name], found[row.name], found[most.name])
+        text = mean_sd_text(MeanAndSd.of(closed), 2)
+        return f"{text} ({len(closed)})" if 0 < len(closed) < len(found[row.name]) else text
 
 
 def all_known(labels: LabelSettings | None) -> LabelSettings | None:
