@@ -127,7 +127,7 @@ class DomainTable(PaperItem):
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         if not self.has_results(lines):
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
-        header = ("FedClipMethod", *(SHORT[domain] for domain in DOMAINS), "Mean")
+        header = ("Method", *(SHORT[domain] for domain in DOMAINS), "Mean")
         unseen, own = (
             [self._row(method, lines, what) for method in self.methods if _scores(self.name, method, lines, what)]
             for what in ("test", "own")

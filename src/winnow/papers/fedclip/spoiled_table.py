@@ -62,7 +62,7 @@ class SpoiledTable(PaperItem):
         )
         if not rows:
             return [TextBlock(about), TextBlock("Not run: there are no records of it.")]
-        header = ("FedClipMethod", "Photographs, left out", "Reference set")
+        header = ("Method", "Photographs, left out", "Reference set")
         return [TextBlock(about), TableBlock("Accuracy in %; number of seeds in brackets.", header, rows)]
 
 
