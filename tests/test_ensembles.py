@@ -180,6 +180,15 @@ def test_k_means_finds_groups_that_are_far_apart() -> None:
         ({"ensemble": {"clusters": {"name": "random", "count": 30}}}, "there are 12 clients"),
         ({"ensemble": three(), "data": {"name": "digits", "clients": 12, "local_test": 0.2}}, "data.local_test"),
         ({"ensemble": three(), "collect": {"name": "secure"}}, "numbers clients over the whole job"),
+        (
+            {
+                "algorithm": "fedprof",
+                "ensemble": three(),
+                "reference_clients": [0],
+                "select": {"profile_comparison": "encrypted"},
+            },
+            "profile_comparison = 'encrypted' has one holder",
+        ),
         ({"ensemble": three(), "quality": {"policy": "exclude"}}, "acts on clients of one model"),
         ({"ensemble": three() | {"private": ["a"], "combine": "over-arch"}}, "stays with clients"),
         ({"ensemble": {"clusters": {"name": "regions"}}}, "k-means"),

@@ -18,7 +18,9 @@ def ensemble_conflict(whole: "Experiment") -> str | None:
         return None
     over = settings.combine if isinstance(settings.combine, OverArch) else None
     collect = getattr(whole.collect, "name", "")
+    comparison = getattr(getattr(whole.select, "comparison", None), "name", "")
     refused = {
+        "select.profile_comparison = 'encrypted' has one holder of keys for one model": comparison == "encrypted",
         f"collect.name = {collect!r} numbers clients over the whole job": collect in NUMBERED_COLLECTS,
         "reference_clients evaluate one model": bool(whole.reference_clients),
         "data.local_test evaluates a client's own model": bool(whole.data.local_test),
