@@ -178,9 +178,11 @@ def test_every_preset_suits_every_algorithm():
             except ConfigError as error:
                 refused.add((preset, algorithm))
                 reasons.append(str(error))
-    few, everything = {"few-labels-mnist", "few-labels-cifar10"}, set(presets())
+    few, everything = {"few-labels-mnist", "few-labels-cifar10", "few-labels-features"}, set(presets())
     unlabelled = {
-        (preset, name) for preset in few for name in Recipe.known.keys() - {*AT_SERVER_ALONE, *FEATURES, "fixmatch"}
+        (preset, name)
+        for preset in few
+        for name in Recipe.known.keys() - {*AT_SERVER_ALONE, *FEATURES, "fixmatch", "fedmatch"}
     }
     labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
     by_adam = {

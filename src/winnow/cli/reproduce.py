@@ -24,7 +24,7 @@ PaperName: TypeAlias = Annotated[
         metavar="PAPER",
         help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
         " quantised), truth (truth discovery), few-labels (unlabelled clients), flare (NVIDIA FLARE), fedclip"
-        " (frozen encoders), or ensemble (leaves).",
+        " (frozen encoders), ensemble (leaves), or phones (speech and text).",
         show_default=False,
     ),
 ]

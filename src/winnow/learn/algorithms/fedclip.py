@@ -11,7 +11,7 @@ from winnow.learn.selection import UniformSelector
 
 fedclip = Recipe(
     name="fedclip",
-    summary="adapter over frozen features, Adam, partial aggregation by size",
+    summary="adapter over frozen features, partial aggregation",
     select=UniformSelector,
     local=Adam,
     aggregate=partial(PartialAggregation, weights="size"),

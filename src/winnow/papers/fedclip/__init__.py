@@ -34,7 +34,7 @@ FEDCLIP = Paper(
             title="PACS, one style left out, networks trained on pixels",
             methods=TRAINED,
             about=(
-                "The small network has two convolutions and 2.1 million parameters. The whole encoder starts from its"
+                "The small network has two convolutions and 0.5 million parameters. The whole encoder starts from its"
                 " ImageNet weights with a new last layer, sees pictures enlarged to 128 pixels, and is trained and sent"
                 " as a whole; its rows have two seeds."
             ),

@@ -26,8 +26,8 @@ PUBLISHED = {
 """The paper's table 2, with CLIP (ViT-B/32) and AlexNet."""
 
 SCRATCH = (
-    "model={name='cnn', channels=[32, 64], hidden=128, norm='group'}",
-    "local={name='sgd', epochs=1, batch_size=32, learning_rate=0.03, momentum=0.9}",
+    "model={name='cnn', channels=[8, 16], hidden=128, norm='group'}",
+    "local={name='sgd', epochs=1, batch_size=32, learning_rate=0.01, momentum=0.9}",
     "data.scale=default",
 )
 WHOLE = (
