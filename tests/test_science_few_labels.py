@@ -23,7 +23,7 @@ def run(data: Path, algorithm: str, *settings: str) -> Result:
 
 
 def last_accuracy(result: Result) -> float:
-    return float(np.mean([of_round["accuracy"] for of_round in result.history[-5:]]))
+    return float(np.mean([of_round["reference.accuracy"] for of_round in result.history[-5:]]))
 
 
 @pytest.mark.slow(part="science")
