@@ -226,8 +226,8 @@ MISTAKES = {
     "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 contains a duplicate"),
     "member far from all": (
         ("run", "demo", "--set", "model.name=zzz"),
-        "model.name = 'zzz' is unknown; valid: cnn, lenet5, linear, lstm, mlp, python, resnet18, shufflenet-v2"
-        ", word-mean\n",
+        "model.name = 'zzz' is unknown; valid: adapter, cnn, efficientnet-lite0, ensemble, lenet5, linear, lstm, mlp"
+        ", phones, python, resnet18, shufflenet-v2, word-mean\n",
     ),
     "list": (("run", "demo", "--set", "model.hidden=3"), "model.hidden = 3: must be a list, such as [64, 32]"),
     "list of tables": (("run", "demo", "--set", "data.corruptions=3"), "data.corruptions = 3: must be a list, in br"),

@@ -161,7 +161,6 @@ def prepare_run(
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
     shown = None if federated.open is None else as_tensor(federated.open, data.device)
-    site = setup.model.site(data, local_test, shown)
     ensemble = None if experiment.ensemble is None else simulated_ensemble(setup, federated, inputs)
     training: TrainingWorkflow | EnsembleWorkflow
     if ensemble is not None:
@@ -179,6 +178,7 @@ def prepare_run(
             server_labelled=federated.server_labelled,
             open_samples=federated.open,
         )
+    site = setup.model.site(data, local_test, shown)
     if snapshot is not None:
         _restore(_to_device(data.device, snapshot), training, store)
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
