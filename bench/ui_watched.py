@@ -21,7 +21,7 @@ PAIRS, IDLE_RUNS, IDLE_SECONDS = 8, 100, 30.0
 PROGRAM = """
 import sys, time, winnow
 began, cpu = time.monotonic(), time.process_time()
-winnow.run("demo", rounds=150, progress=False, out=sys.argv[1], quality={"evidence": []})
+winnow.run("demo", rounds=1500, progress=False, out=sys.argv[1], quality={"evidence": []})
 print(time.monotonic() - began, time.process_time() - cpu)
 """
 
