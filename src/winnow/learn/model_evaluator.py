@@ -22,13 +22,17 @@ from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_
 BATCH_VALUES = 200_000
 """Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
 
+DEVICE_BATCH_VALUES = 4_000_000
+"""The same for a CUDA device, which is idle while small passes are launched: ShuffleNet v2 needs a launch a layer."""
+
 COMPILED_ROWS = 8192
 """Samples that compiled code is given at a time: enough for all cores, and their outputs take little memory."""
 
 
 def batch_size(x: Tensor) -> int:
     """Samples of this kind that a forward pass takes at a time."""
-    return max(32, min(4096, BATCH_VALUES // max(1, x[:1].numel())))
+    values = DEVICE_BATCH_VALUES if x.is_cuda else BATCH_VALUES
+    return max(32, min(4096, values // max(1, x[:1].numel())))
 
 
 @dataclass(frozen=True, kw_only=True)

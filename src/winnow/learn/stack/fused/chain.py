@@ -93,9 +93,15 @@ def forward(x: Rows, layers: Sequence[ChainLayer], precision: Precision) -> list
 
 
 def backward(
-    values: Sequence[Rows], layers: Sequence[ChainLayer], slopes: Slopes, out: Rows | None, precision: Precision, *, add: bool
+    values: Sequence[Rows],
+    layers: Sequence[ChainLayer],
+    slopes: Slopes,
+    out: Rows | None,
+    precision: Precision,
+    *,
+    add: bool,
 ) -> list[Tensor]:
-    """The slopes of all leaves, in the layers' order; that of the input is written, or added, to `out`, if there is one."""
+    """The slopes of all leaves, in the layers' order; that of the input goes to `out` if it is wanted."""
     found: list[Tensor] = []
     for place in reversed(range(len(layers))):
         x, y, layer = values[place], values[place + 1], layers[place]
@@ -190,7 +196,15 @@ def _finish_slopes(y: Rows, layer: ChainLayer, sums: Tensor) -> tuple[Tensor, Te
 
 
 def _input_slope(
-    x: Rows, y: Rows, layer: ChainLayer, slopes: Tensor, coefficients: Tensor, out: Rows, precision: Precision, *, add: bool
+    x: Rows,
+    y: Rows,
+    layer: ChainLayer,
+    slopes: Tensor,
+    coefficients: Tensor,
+    out: Rows,
+    precision: Precision,
+    *,
+    add: bool,
 ) -> Tensor:
     clients, count, _ = x.values.shape
     made, outputs = y.values.shape[1:]

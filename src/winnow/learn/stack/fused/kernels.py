@@ -32,7 +32,7 @@ def _store_moments(values, inside, partial, at, channels, C, width):
 @triton.jit
 def pointwise_forward(
     x, scale, shift, weight, y, partial,
-    N, C, O, x_row, x_start,
+    N, C, C_OUT, x_row, x_start,
     NORMAL: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
@@ -55,13 +55,14 @@ def pointwise_forward(
             offset = tl.load(shift + client * C + ins, mask=known, other=0.0)
             seen = _rectified(seen, factor[None, :], offset[None, :], RELU)
         kernel = tl.load(
-            weight + (client * O + outs)[None, :] * C + ins[:, None],
-            mask=known[:, None] & (outs < O)[None, :],
+            weight + (client * C_OUT + outs)[None, :] * C + ins[:, None],
+            mask=known[:, None] & (outs < C_OUT)[None, :],
             other=0.0,
         )
         sums += tl.dot(seen, kernel, input_precision=PRECISION)
-    tl.store(y + (client * N + rows)[:, None] * O + outs[None, :], sums, mask=inside[:, None] & (outs < O)[None, :])
-    _store_moments(sums, inside, partial, client * tl.num_programs(0) + block, outs, O, O)
+    there = inside[:, None] & (outs < C_OUT)[None, :]
+    tl.store(y + (client * N + rows)[:, None] * C_OUT + outs[None, :], sums, mask=there)
+    _store_moments(sums, inside, partial, client * tl.num_programs(0) + block, outs, C_OUT, C_OUT)
 
 
 @triton.jit
@@ -255,7 +256,7 @@ def _input_slope(
 @triton.jit
 def pointwise_backward_input(
     slopes, y, coefficients, weight, x, scale, shift, mean, inverse, out, partial,
-    N, C, O, x_row, x_start, out_row, out_start,
+    N, C, C_OUT, x_row, x_start, out_row, out_start,
     NORMAL: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
@@ -265,18 +266,20 @@ def pointwise_backward_input(
     known, inside = ins < C, rows < N
     at = (client * N + rows)[:, None]
     sums = tl.zeros((ROWS, IN), tl.float32)
-    for start in range(0, O, OUT):
+    for start in range(0, C_OUT, OUT):
         outs = start + tl.arange(0, OUT)
-        there = outs < O
-        first = coefficients + client * 3 * O + outs
+        there = outs < C_OUT
+        first = coefficients + client * 3 * C_OUT + outs
         a = tl.load(first, mask=there, other=0.0)
-        b = tl.load(first + O, mask=there, other=0.0)
-        c = tl.load(first + 2 * O, mask=there, other=0.0)
-        slope = tl.load(slopes + at * O + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
-        value = tl.load(y + at * O + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        b = tl.load(first + C_OUT, mask=there, other=0.0)
+        c = tl.load(first + 2 * C_OUT, mask=there, other=0.0)
+        slope = tl.load(slopes + at * C_OUT + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        value = tl.load(y + at * C_OUT + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
         slope = slope * a[None, :] + value * b[None, :] + c[None, :]
         kernel = tl.load(
-            weight + (client * O + outs)[:, None] * C + ins[None, :], mask=there[:, None] & known[None, :], other=0.0
+            weight + (client * C_OUT + outs)[:, None] * C + ins[None, :],
+            mask=there[:, None] & known[None, :],
+            other=0.0,
         )
         sums += tl.dot(slope, kernel, input_precision=PRECISION)
     _input_slope(
@@ -324,20 +327,20 @@ def depthwise_backward_input(
 @triton.jit
 def pointwise_backward_weight(
     slopes, y, coefficients, x, scale, shift, partial,
-    N, C, O, x_row, x_start, share,
+    N, C, C_OUT, x_row, x_start, share,
     NORMAL: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
-    """A share of the rows' part in the kernels' slope, [K, shares, O, C]."""
+    """A share of the rows' part in the kernels' slope, [K, shares, C_OUT, C]."""
     tiles = tl.cdiv(C, IN)
     outs = tl.program_id(0) // tiles * OUT + tl.arange(0, OUT)
     ins = tl.program_id(0) % tiles * IN + tl.arange(0, IN)
     part, client = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    there, known = outs < O, ins < C
-    first = coefficients + client * 3 * O + outs
+    there, known = outs < C_OUT, ins < C
+    first = coefficients + client * 3 * C_OUT + outs
     a = tl.load(first, mask=there, other=0.0)
-    b = tl.load(first + O, mask=there, other=0.0)
-    c = tl.load(first + 2 * O, mask=there, other=0.0)
+    b = tl.load(first + C_OUT, mask=there, other=0.0)
+    c = tl.load(first + 2 * C_OUT, mask=there, other=0.0)
     factor = tl.zeros((IN,), tl.float32)
     offset = tl.zeros((IN,), tl.float32)
     if NORMAL:
@@ -348,14 +351,14 @@ def pointwise_backward_weight(
         rows = part * share + start + tl.arange(0, ROWS)
         inside = rows < N
         at = (client * N + rows)[:, None]
-        slope = tl.load(slopes + at * O + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
-        value = tl.load(y + at * O + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        slope = tl.load(slopes + at * C_OUT + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        value = tl.load(y + at * C_OUT + outs[None, :], mask=inside[:, None] & there[None, :], other=0.0)
         slope = tl.where(inside[:, None], slope * a[None, :] + value * b[None, :] + c[None, :], 0.0)
         seen = tl.load(x + at * x_row + x_start + ins[None, :], mask=inside[:, None] & known[None, :], other=0.0)
         if NORMAL:
             seen = _rectified(seen, factor[None, :], offset[None, :], RELU)
         sums += tl.dot(tl.trans(slope), seen, input_precision=PRECISION)
-    at = (client * tl.num_programs(1) + part) * O + outs
+    at = (client * tl.num_programs(1) + part) * C_OUT + outs
     tl.store(partial + at[:, None] * C + ins[None, :], sums, mask=there[:, None] & known[None, :])
 
 
