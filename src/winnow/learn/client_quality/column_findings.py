@@ -124,8 +124,10 @@ class _Columns:
         """Of each column, values that nobody knows, or else the category whose share differs most."""
         kinds = [each.kind in ("category", "other") for each in self._features]
         odd = np.flatnonzero(np.array(kinds) & (self._strength >= 1)).tolist()
+        # Of two categories, one has grown by what the other lost: rounded, since the last bits differ between machines.
+        strength = np.round(self._strength, 6)
         by_column: dict[str, list[int]] = {}
-        for place in sorted(odd, key=lambda each: (not self._is_unknown(each), -self._strength[each])):
+        for place in sorted(odd, key=lambda each: (not self._is_unknown(each), -strength[each])):
             by_column.setdefault(self._features[place].column, []).append(place)
         for column, (place, *_) in by_column.items():
             if self._is_unknown(place):
