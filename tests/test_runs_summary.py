@@ -143,6 +143,31 @@ def test_events_of_earlier_versions_have_no_bytes() -> None:
     assert decode_event(encode_event(counted)).cost.sent_bytes == 7.0
 
 
+@pytest.mark.parametrize("unknown", ["loss", "joules", "metric", "nothing"])
+def test_a_round_is_read_back_with_what_json_cannot_hold(unknown: str) -> None:
+    event = finished(1, 0.5, 0.25)
+    event = replace(event, metrics={"test": {"auc": float("nan")}}) if unknown == "metric" else event
+    event = replace(event, **{unknown: float("nan")}) if unknown in ("loss", "joules") else event
+    read = decode_event(encode_event(event))
+    for name in ("round", "at", "version", "loss", "joules", "cost"):
+        np.testing.assert_equal(getattr(read, name), getattr(event, name))
+    np.testing.assert_equal(dict(read.metrics), dict(event.metrics))
+    assert read.aggregated.dtype == np.int64
+    assert read.aggregated.tolist() == [0]
+
+
+@pytest.mark.parametrize("change", ['"extra":1,"loss"', '"los"', '"loss":"x","was"'])
+def test_a_round_with_other_fields_is_no_event(change: str) -> None:
+    line = encode_event(finished(1, 0.5)).replace(b'"loss"', change.encode())
+    with pytest.raises((TypeError, ValueError)):
+        decode_event(line)
+
+
+def test_points_that_were_made_already_change_nothing() -> None:
+    told = summarise(RUN, metric="accuracy", target=0.8, course=tuple(points(RUN)))
+    assert told == summarise(iter(RUN), metric="accuracy", target=0.8)
+
+
 def test_rounds_that_came_to_nothing() -> None:
     """Folding nobody counts if somebody was refused: nobody need be invited in a round."""
     nobody = np.array([], np.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
@@ -32,13 +33,27 @@ COUNTED_IN = {
 """Which column of metrics.csv an axis shows, in which unit: whoever follows a run adds its new rows by that."""
 
 
+Line: TypeAlias = dict[str, Any]
+"""A trace as Plotly takes it. A figure copies traces that are objects, which takes as long again."""
+
+TRANSPARENT = "rgba(0,0,0,0)"
+LAYOUT: dict[str, Any] = {
+    "template": "none",
+    "margin": {"l": 64, "r": 16, "t": 36, "b": 52},
+    "paper_bgcolor": TRANSPARENT,
+    "plot_bgcolor": TRANSPARENT,
+    "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
+}
+"""Set key by key: `update_layout` takes ten times as long, which counts where a page has dozens of figures."""
+
+
 def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
     """The runs' metric, or another one, against rounds, device time or energy.
 
     One colour an algorithm, thin lines for seeds, bold for means. The mean curve passes through the mean cost and the
     mean metric of each round. A single run that the reference set evaluates shows its test set too.
     """
-    lines: list[go.Scatter] = []
+    lines: list[Line] = []
     own = next(iter(groups.values()))[0].label.metric
     metric = own if metric is None else metric
     for index, (algorithm, runs) in enumerate(groups.items()):
@@ -75,8 +90,9 @@ def metric_curve(
     run: RunPlotData, data: str, metric: str, cost: Callable[[HistoryPoint], float]
 ) -> NDArray[np.float64]:
     """Two columns: the cost so far and the metric on some data, nan where it was not measured."""
-    rows = [(cost(point), point.value(data, metric)) for point in run.points]
-    return np.array(rows, np.float64).reshape(-1, 2)
+    costs = np.array([cost(point) for point in run.points], np.float64)
+    values = np.array([point.value(data, metric) for point in run.points], np.float64)
+    return np.column_stack([costs, values])
 
 
 def mean_curve(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -95,11 +111,12 @@ def _line(
     dash: str = "solid",
     column: str | None = None,
     in_legend: bool = True,
-) -> go.Scatter:
+) -> Line:
     """A line; `column` of metrics.csv is where more of it comes from while the run goes on."""
     known = curve[~np.isnan(curve[:, 1])]
     line, shown = {"color": ink, "width": width, "dash": dash}, in_legend and len(known) > 0
-    return go.Scatter(x=known[:, 0], y=known[:, 1], name=name, mode="lines", line=line, showlegend=shown, meta=column)
+    scatter = {"type": "scatter", "x": known[:, 0], "y": known[:, 1], "name": name, "mode": "lines", "line": line}
+    return scatter | {"showlegend": shown, "meta": column}
 
 
 def participation(run: ParticipationCounts) -> go.Figure:
@@ -191,12 +208,7 @@ def _hover(rows: NDArray[np.float64]) -> NDArray[np.str_]:
 
 def apply_layout(figure: go.Figure, *, height: int) -> go.Figure:
     """The look that all figures share."""
-    transparent = "rgba(0,0,0,0)"
-    return figure.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 64, "r": 16, "t": 36, "b": 52},
-        paper_bgcolor=transparent,
-        plot_bgcolor=transparent,
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
-    )
+    for key, value in LAYOUT.items():
+        figure.layout[key] = value
+    figure.layout.height = height
+    return figure

@@ -67,6 +67,7 @@ Groups: TypeAlias = Mapping[str, Sequence[RunPlotData]]
 def read_plot_data(view: RunView) -> RunPlotData:
     """Read a run's events once and keep what is drawn."""
     events = list(view.events())
+    course = tuple(points(events))
     rejections: dict[str, list[Rejected]] = {}
     for event in events:
         if isinstance(event, Rejected):
@@ -75,8 +76,8 @@ def read_plot_data(view: RunView) -> RunPlotData:
     scores = _scores([event for event in events if isinstance(event, Scored)])
     return RunPlotData(
         label=view.label,
-        summary=view.summary_of(events),
-        points=tuple(points(events)),
+        summary=view.summary_of(events, course),
+        points=course,
         participation=_participation(view, events),
         scores=scores,
         rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),

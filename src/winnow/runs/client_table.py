@@ -18,6 +18,7 @@ ACTION_TEXT = {
     KEEP: "kept by quality.keep",
     READMIT: "readmitted",
 }
+NOBODY = np.zeros(0, np.int64)
 SHOWN_UP_TO, WORST_SHOWN, BEST_SHOWN = 30, 20, 5
 """Of more clients than can be taken in at a glance, so many at either end are shown."""
 COLUMNS = ("name", "samples", "invited", "score", "verdict", "evidence")
@@ -144,18 +145,20 @@ def _badness(row: ClientRow) -> tuple[int, float, int]:
 def count_invitations(view: RunView, events: Sequence[AnyEvent]) -> NDArray[np.int64]:
     """How often each client was asked to train. Without recorded conditions, clients are those heard of."""
     known = view.conditions.get("of_client")
-    clients = _heard_of(view, events)
+    selected = [event for event in events if isinstance(event, Selected)]
+    for event in selected:
+        _check(view, event.clients.ndim == 1 and event.clients.shape == event.counts.shape)
+    drawn = np.concatenate([NOBODY, *(event.clients for event in selected)])
+    clients = max(_heard_of(view, events), _one_more_than_last(view, drawn))
     if known is not None and clients > len(known):
         raise RunError(f"{view.path} is damaged: its log names client {clients - 1}, its conditions do not")
     invited = np.zeros(clients if known is None else len(known), np.int64)
-    for event in events:
-        if isinstance(event, Selected):
-            np.add.at(invited, event.clients, event.counts)
+    np.add.at(invited, drawn, np.concatenate([NOBODY, *(event.counts for event in selected)]))
     return invited
 
 
 def _heard_of(view: RunView, events: Iterable[AnyEvent]) -> int:
-    """One more than the highest number of a client in the log, which must make sense."""
+    """One more than the highest number of a client in the log, selections apart, which must make sense."""
     clients = 0
     for event in events:
         if isinstance(event, Scored):
@@ -163,11 +166,15 @@ def _heard_of(view: RunView, events: Iterable[AnyEvent]) -> int:
         elif isinstance(event, PolicyApplied | Rejected):
             _check(view, event.client >= 0)
             clients = max(clients, event.client + 1)
-        elif isinstance(event, Selected | Assessed):
-            several = event.counts if isinstance(event, Selected) else event.scores
-            _check(view, event.clients.min(initial=0) >= 0 and event.clients.shape == several.shape)
-            clients = max(clients, int(event.clients.max(initial=-1)) + 1)
+        elif isinstance(event, Assessed):
+            _check(view, event.clients.shape == event.scores.shape)
+            clients = max(clients, _one_more_than_last(view, event.clients))
     return clients
+
+
+def _one_more_than_last(view: RunView, clients: NDArray[np.int64]) -> int:
+    _check(view, clients.min(initial=0) >= 0)
+    return int(clients.max(initial=-1)) + 1
 
 
 def _check(view: RunView, makes_sense: bool) -> None:

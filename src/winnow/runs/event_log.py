@@ -1,6 +1,7 @@
 """Events as lines of JSON and back. Numbers that JSON cannot hold (NaN, infinities) become null, and null is NaN."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,53 @@ def encode_event(event: AnyEvent) -> bytes:
 
 
 def decode_event(line: bytes) -> AnyEvent:
+    if line.startswith(FINISHED_ROUND):
+        with suppress(msgspec.ValidationError):
+            return _decode_finished_round(line)
     record = msgspec.json.decode(line)
     event = EVENTS[record.pop("kind")]
     for name, value in record.items():
         if (revive := _REVIVE.get(name)) is not None:
             record[name] = revive(value)
     return event(**record)
+
+
+_CostRecord = msgspec.defstruct(
+    "_CostRecord", [(name, float, 0.0) for name in Cost._fields], forbid_unknown_fields=True
+)
+
+
+class _FinishedRoundRecord(msgspec.Struct, tag_field="kind", tag=RoundFinished.kind, forbid_unknown_fields=True):
+    """Most lines of most logs, so they have a decoder of their own, twice as fast as the other. It takes only what is
+    whole: a metric that is null is left to the other.
+    """
+
+    round: int
+    at: float
+    version: int
+    metrics: dict[str, dict[str, float]]
+    aggregated: list[int]
+    loss: float
+    joules: float
+    cost: _CostRecord  # type: ignore[valid-type]
+
+
+FINISHED_ROUND = b'{"kind":"round_finished"'
+_finished_round_decoder = msgspec.json.Decoder(_FinishedRoundRecord)
+
+
+def _decode_finished_round(line: bytes) -> RoundFinished:
+    record = _finished_round_decoder.decode(line)
+    return RoundFinished(
+        round=record.round,
+        at=record.at,
+        version=record.version,
+        metrics=record.metrics,
+        aggregated=_integers(record.aggregated),
+        loss=record.loss,
+        joules=record.joules,
+        cost=Cost(*msgspec.structs.astuple(record.cost)),
+    )
 
 
 def json_default(value: object) -> Any:

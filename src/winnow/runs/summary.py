@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
 from winnow.core.installed_package import installed_version
@@ -99,24 +99,28 @@ def summarise(
     target: float | None,
     evaluated_by: str = REFERENCE,
     lower_is_better: bool = False,
+    course: Sequence[HistoryPoint] | None = None,
 ) -> Summary:
     """Score a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above counts; the
-    lowest and the first at `target` or below where lower is better.
+    lowest and the first at `target` or below where lower is better. `course` has the events' points, for whoever made
+    them already.
     """
     sign = -1 if lower_is_better else 1
-    track, points, costs, rejected, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
+    track, points, costs, rejected, stopped = RunHistory(), list(course or ()), list[Cost](), 0, None
     abandoned, selections = _AbandonedRoundCounter(), 0
     for event in events:
-        point = track.follow(event)
-        if point is not None:
+        if course is None and (point := track.follow(event)) is not None:
             points.append(point)
-        if isinstance(event, RoundFinished):
+        if isinstance(event, Selected):
+            selections += len(event.clients)
+        elif isinstance(event, RoundFinished):
             costs.append(event.cost)
-        rejected += isinstance(event, Rejected)
+            abandoned.round_finished(event)
+        elif isinstance(event, Rejected):
+            rejected += 1
+            abandoned.rejected(event)
         stopped = event.reason if isinstance(event, Stopped) else None
-        selections += len(event.clients) if isinstance(event, Selected) else 0
-        abandoned.follow(event)
-    evaluated = [point for point in points if _reading(point, evaluated_by, metric)]
+    evaluated = [point for point in points if _is_known(point.value(evaluated_by, metric))]
     best = max(evaluated, key=lambda point: sign * point.metrics[evaluated_by][metric], default=None)
     last = evaluated[-1] if evaluated else None
     values = [point.metrics[evaluated_by][metric] for point in evaluated]
@@ -240,13 +244,13 @@ class _AbandonedRoundCounter:
     def __init__(self) -> None:
         self._reasons, self._in_round = Counter[str](), Counter[str]()
 
-    def follow(self, event: AnyEvent) -> None:
-        if isinstance(event, Rejected):
-            self._in_round[event.reason] += 1
-        if isinstance(event, RoundFinished):
-            if self._in_round and not len(event.aggregated):
-                self._reasons[self._reason_of_round()] += 1
-            self._in_round = Counter()
+    def rejected(self, event: Rejected) -> None:
+        self._in_round[event.reason] += 1
+
+    def round_finished(self, event: RoundFinished) -> None:
+        if self._in_round and not len(event.aggregated):
+            self._reasons[self._reason_of_round()] += 1
+        self._in_round.clear()
 
     @property
     def result(self) -> AbandonedRounds | None:
@@ -263,9 +267,11 @@ class _AbandonedRoundCounter:
 
 def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReading | None:
     value = point.value(data, metric) if point else None
-    return (
-        None if point is None or value is None or math.isnan(value) else MetricReading(value=value, round=point.round)
-    )
+    return MetricReading(value=value, round=point.round) if point and _is_known(value) else None
+
+
+def _is_known(value: float | None) -> TypeGuard[float]:
+    return value is not None and not math.isnan(value)
 
 
 def _record(reading: MetricReading | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """A run as its readers see it: reports, tables and `winnow show`. It may live in a folder or in memory alone."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -14,6 +14,7 @@ from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.checkpoint import load_checkpoint_info
 from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog
+from winnow.runs.history import HistoryPoint
 from winnow.runs.privacy_budgets import read_privacy_budgets
 from winnow.runs.run_identity_record import RunLabel
 from winnow.runs.summary import Summary, summarise
@@ -95,8 +96,8 @@ class RunView:
     def summary(self) -> Summary:
         return self.summary_of(self.log)
 
-    def summary_of(self, events: Iterable[AnyEvent]) -> Summary:
-        """The summary of this run's events for whoever has read them already."""
+    def summary_of(self, events: Iterable[AnyEvent], course: Sequence[HistoryPoint] | None = None) -> Summary:
+        """The summary of this run's events for whoever has read them already, and perhaps made their points."""
         label = self.label
         summary = summarise(
             events,
@@ -104,6 +105,7 @@ class RunView:
             target=label.target,
             evaluated_by=label.evaluated_by,
             lower_is_better=label.lower_is_better,
+            course=course,
         )
         if label.clock == "none":
             summary = summary.without_devices()

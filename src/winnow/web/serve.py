@@ -1,5 +1,6 @@
 """Serves the pages on this machine until the user interrupts it."""
 
+import gc
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -69,6 +70,7 @@ def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready:
         key = LoginKey(login_key_path(port)) if port else None  # a port by chance is another one next time
         access = Access.loopback(listener.getsockname()[1], key)
         config = pages_config(create_app(access, page_sets), MAX_CONNECTIONS)
+        gc.freeze()  # what was loaded stays; to go through it again and again is a fifth of a large comparison
         on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
         with suppress(KeyboardInterrupt):  # which is how it ends
             uvicorn.Server(config).run(sockets=[listener])
