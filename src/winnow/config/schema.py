@@ -144,6 +144,15 @@ class Experiment(Settings):
     job: JobSettings = JobSettings()
     tracking: tuple[Tracker, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _cosine_lasts_as_long_as_the_run(cls, settings: object) -> object:
+        local = settings.get("local") if isinstance(settings, dict) else None
+        if not isinstance(local, dict) or local.get("decay") != "cosine" or local.get("decay_rounds") is not None:
+            return settings
+        rounds = settings.get("rounds", cls.model_fields["rounds"].default)
+        return {**settings, "local": {**local, "decay_rounds": rounds}}
+
     @model_validator(mode="after")
     def _parts_go_together(self) -> Self:
         try:
@@ -153,6 +162,7 @@ class Experiment(Settings):
         conflict = (
             filter_conflict(self.filters, whole)
             or label_conflict(self)
+            or self._decay_conflict()
             or self.evaluation.conflict(self)
             or ensemble_conflict(self)
             or self.quality.conflict(whole, self.filters)
@@ -160,6 +170,15 @@ class Experiment(Settings):
         if conflict is not None:
             raise ValueError(conflict)
         return self
+
+    def _decay_conflict(self) -> str | None:
+        lasts = self.local.decay_rounds
+        if lasts is None or lasts >= self.rounds:
+            return None
+        return (
+            f"local.decay_rounds = {lasts}, but there are {self.rounds} rounds; after a cosine the learning rate is 0, "
+            "so raise it"
+        )
 
     @property
     def probes(self) -> bool:

@@ -7,13 +7,14 @@ of the time of tensor-by-tensor operations.
 """
 
 from abc import abstractmethod
-from typing import Literal, Self
+from math import cos, pi
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from winnow.core import Choice
+from winnow.core import Choice, ConfigError
 from winnow.learn.algorithm_part import AlgorithmPart
 
 Tensors = list[Tensor]
@@ -21,13 +22,24 @@ Number = int | float | Tensor
 
 
 class LocalOptimiser(Choice, AlgorithmPart):
-    """Local training; `epochs` or `steps` says how long, and `decay` shrinks the learning rate from round to round."""
+    """Local training; `epochs` or `steps` says how long, and `decay` shrinks the learning rate from round to round: by
+    a factor, or along half a cosine that reaches 0 after `decay_rounds` (all rounds of the run, if it is not set).
+    """
 
     epochs: int | None = Field(None, ge=1)
     steps: int | None = Field(None, ge=1)
     batch_size: int = Field(32, ge=1)
     learning_rate: float = Field(0.01, gt=0)
-    decay: float = Field(1.0, gt=0, le=1)
+    decay: Annotated[float, Field(gt=0, le=1)] | Literal["cosine"] = 1.0
+    decay_rounds: int | None = Field(None, ge=1)
+
+    @field_validator("decay", mode="before")
+    @classmethod
+    def _factor_or_cosine(cls, decay: object) -> object:
+        number = isinstance(decay, int | float) and not isinstance(decay, bool)
+        if decay == "cosine" or (number and 0 < float(str(decay)) <= 1):
+            return decay
+        raise ValueError("use a number above 0, at most 1, or 'cosine'")
 
     @model_validator(mode="before")
     @classmethod
@@ -42,13 +54,23 @@ class LocalOptimiser(Choice, AlgorithmPart):
             raise ValueError("set epochs or steps, not both")
         return self
 
+    @model_validator(mode="after")
+    def _rounds_belong_to_the_cosine(self) -> Self:
+        if self.decay_rounds is not None and self.decay != "cosine":
+            raise ValueError("decay_rounds needs decay = 'cosine'")
+        return self
+
     def with_epochs(self, epochs: int) -> Self:
         """The same for so many epochs."""
         return self.model_copy(update={"epochs": epochs, "steps": None})
 
     def rate(self, round: int) -> float:
         """The learning rate of a round; rounds count from 1."""
-        return self.learning_rate * self.decay ** (round - 1)
+        if self.decay != "cosine":
+            return self.learning_rate * self.decay ** (round - 1)
+        if self.decay_rounds is None:
+            raise ConfigError("local.decay = 'cosine' needs local.decay_rounds")
+        return self.learning_rate * (1 + cos(pi * (round - 1) / self.decay_rounds)) / 2
 
     def passes(self, samples: int) -> float:
         """How often a client with so many samples goes over its data in a round."""

@@ -10,7 +10,14 @@ from winnow.papers.few_labels.gap_table import (
 )
 
 SEMIFL = Row(name="semifl", title="SemiFL", algorithm="semifl")
-FEDMATCH = Row(name="fedmatch", title="FedMatch", algorithm="fedmatch")
+RATES = ("local.learning_rate=0.01", "local.learning_rate=0.03", "local.learning_rate=0.1")
+FEDMATCH = Row(
+    name="fedmatch",
+    title="FedMatch",
+    algorithm="fedmatch",
+    candidates=("local.learning_rate=0.001", "local.learning_rate=0.003", "local.learning_rate=0.01"),
+)
+"""Its regularisation bounds the rate: see `fedmatch.py`."""
 AT_SERVER = (LABELLED_AT_SERVER, FIXMATCH, FEDMATCH, SEMIFL, ALL_LABELS_AND_SERVER)
 
 FOREIGN = ("data.corruptions=[{name='irrelevant', fraction=0.2}, {name='salt-and-pepper', fraction=0.2, density=0.5}]",)
@@ -29,6 +36,7 @@ DIGIT_TABLES = (
         title="MNIST, 100 labels at the server, IID",
         preset="few-labels-mnist",
         rows=AT_SERVER,
+        candidates=RATES,
         about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
     ),
     GapTable(
@@ -37,6 +45,7 @@ DIGIT_TABLES = (
         preset="few-labels-mnist",
         settings=("data.partition={name='classes', per_client=2}",),
         rows=AT_SERVER,
+        candidates=RATES,
         about="50 clients with 200 digits of two classes each; 10 of them in each round.",
     ),
     GapTable(
@@ -50,6 +59,7 @@ DIGIT_TABLES = (
             Row(name="rscfed", title="RSCFed", algorithm="rscfed"),
             ALL_LABELS,
         ),
+        candidates=RATES,
         about=(
             "Ten clients share 10,000 digits, whose classes are mixed by a Dirichlet distribution with α = 0.8; one of"
             " them has labels. All take part in each round; 50,000 digits are left aside. RSCFed begins with ten rounds"
@@ -66,6 +76,7 @@ DIGIT_TABLES = (
             Row(name="ds-fl", title="DS-FL, predictions for 1,000 open digits", algorithm="ds-fl"),
             ALL_LABELS,
         ),
+        candidates=RATES,
         about=(
             "Ten clients with 1,000 digits each, drawn at random, have labels for 50 of them. In a round a client of"
             " DS-FL sends 4 · 1,000 · 10 = 40,000 bytes; the others send a model of 108,000 bytes."
@@ -77,6 +88,7 @@ DIGIT_TABLES = (
         preset="few-labels-mnist",
         settings=FOREIGN,
         rows=(LABELLED_AT_SERVER, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS_AND_SERVER),
+        candidates=RATES,
         about=(
             "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's selection"
             " by profile needs no labels: it compares what the model makes of clients' data with what it makes of the"

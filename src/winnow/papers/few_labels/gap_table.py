@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import msgspec
 
@@ -27,6 +28,10 @@ class Row:
     """Whether clients have all their labels."""
     untrained_of: str = ""
     """The row whose runs are looked at before their first round, in the place of runs of its own."""
+    candidates: tuple[str, ...] = ()
+    """What it chooses from, in the place of its table's candidates: as many of them. Each is one setting or several,
+    with spaces between them.
+    """
 
 
 ALL_LABELS = Row(name="all-labels", title="All labels, at the clients", algorithm="fixmatch", all_labels=True)
@@ -38,17 +43,36 @@ LABELLED_AT_SERVER = Row(name="labelled-only", title="Labelled only, at the serv
 FIXMATCH = Row(name="fixmatch", title="FixMatch", algorithm="fixmatch")
 
 HEADER = ("Method", "Accuracy", "Gap closed", "Best round")
+TUNING_SEEDS = (100, 101)
+"""Seeds that candidates are compared on, and no table shows."""
+
+
+def candidate_name(row: Row, candidate: str) -> str:
+    """What runs of a candidate are called among a table's."""
+    return f"{row.name}@{candidate}"
+
+
+def tuning_score(item: str, row: Row, candidate: str, lines: ResultLines) -> float | None:
+    """A candidate's mean over the tuning seeds, once it has run with all of them."""
+    runs = {run.seed: last_score(run) for run in run_result_lines(lines, item, candidate_name(row, candidate))}
+    scores = [score for seed in TUNING_SEEDS if (score := runs.get(seed)) is not None]
+    return fmean(scores) if len(scores) == len(TUNING_SEEDS) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapTable(PaperItem):
-    """A setting. The first row has the labels alone, the last one all labels."""
+    """A setting. The first row has the labels alone, the last one all labels. Where there are candidates, every row
+    runs with the one that is best on the tuning seeds.
+    """
 
     preset: str
     rows: tuple[Row, ...]
     about: str
     settings: tuple[str, ...] = ()
     heavy: bool = False
+    candidates: tuple[str, ...] = ()
+    tuned_in: "GapTable | None" = None
+    """The table of the same rows whose choice is this one's, too."""
 
     @property
     def needs_gpu(self) -> bool:
@@ -59,17 +83,43 @@ class GapTable(PaperItem):
         return {self.name}
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return [
-            self._run(row, seed, wanted) for seed in range(wanted.seeds) for row in self.rows if not row.untrained_of
+        return (self.tuned_in or self)._tuning_runs(wanted) + [
+            self._run(row, row.name, chosen, seed, wanted)
+            for seed in range(wanted.seeds)
+            for row in self.rows
+            if not row.untrained_of and (chosen := self.chosen(row, wanted.known)) is not None
         ]
 
-    def _run(self, row: Row, seed: int, wanted: ReproductionOptions) -> PaperRun:
-        sets = (*self.settings, *row.settings, *wanted.sets)
+    def _tuning_runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [
+            self._run(row, candidate_name(row, each), each, seed, wanted)
+            for row in self.rows
+            if not row.untrained_of
+            for each in self._candidates(row)
+            for seed in TUNING_SEEDS
+        ]
+
+    def chosen(self, row: Row, lines: ResultLines) -> str | None:
+        """The candidate that a row runs with, the first of equals; None as long as it is not known."""
+        if self.tuned_in is not None:
+            return self.tuned_in.chosen(row, lines)
+        candidates = self._candidates(row)
+        scores = [tuning_score(self.name, row, each, lines) for each in candidates]
+        known = [score for score in scores if score is not None]
+        if len(known) < len(candidates):
+            return None
+        return candidates[known.index(max(known))] if candidates else ""
+
+    def _candidates(self, row: Row) -> tuple[str, ...]:
+        return row.candidates or self.candidates
+
+    def _run(self, row: Row, name: str, candidate: str, seed: int, wanted: ReproductionOptions) -> PaperRun:
+        sets = (*self.settings, *row.settings, *candidate.split(), *wanted.sets)
         experiment = resolve(self.preset, sets=sets, algorithm=row.algorithm, seed=seed, rounds=wanted.rounds)
         if row.all_labels:
             data = experiment.data.model_copy(update={"labels": all_known(experiment.data.labels)})
             experiment = experiment.model_copy(update={"data": data})
-        return PaperRun(item=self.name, algorithm=row.name, experiment=experiment)
+        return PaperRun(item=self.name, algorithm=name, experiment=experiment)
 
     def has_results(self, lines: ResultLines) -> bool:
         return any(run_result_lines(lines, self.name, row.name) for row in self.rows)
@@ -84,7 +134,25 @@ class GapTable(PaperItem):
             f"{lasted} rounds; number of seeds in brackets. Accuracy on the reference set, which nobody trains on, as"
             f" the mean over the last {LAST_ROUNDS} rounds."
         )
-        return [TextBlock(self.about), TableBlock(caption, HEADER, [self._cells(row, found) for row in self.rows])]
+        table = TableBlock(caption, HEADER, [self._cells(row, found) for row in self.rows])
+        return [TextBlock(self.about), table, *self._tuning_table(lines)]
+
+    def _tuning_table(self, lines: ResultLines) -> list[PageBlock]:
+        rows = []
+        for row in self.rows:
+            candidates = self._candidates(row)
+            scores = [tuning_score(self.name, row, each, lines) for each in candidates]
+            chosen = self.chosen(row, lines)
+            cells = [_candidate_text(each, score, chosen) for each, score in zip(candidates, scores, strict=True)]
+            if any(score is not None for score in scores):
+                rows.append([row.title, *cells])
+        if not rows:
+            return []
+        caption = (
+            f"What each row was tuned with: as many candidates for all, on the seeds"
+            f" {' and '.join(map(str, TUNING_SEEDS))}, scored as above. A star marks what the row above runs with."
+        )
+        return [TableBlock(caption, ["Method", *("Candidate" for _ in rows[0][1:])], rows)]
 
     def _result_lines(self, row: Row, lines: ResultLines) -> list[RunResultLine]:
         if not row.untrained_of:
@@ -109,6 +177,12 @@ class GapTable(PaperItem):
         closed = gaps_closed(found[least.name], found[row.name], found[most.name])
         text = mean_sd_text(MeanAndSd.of(closed), 2)
         return f"{text} ({len(closed)})" if 0 < len(closed) < len(found[row.name]) else text
+
+
+def _candidate_text(candidate: str, score: float | None, chosen: str | None) -> str:
+    words = [each.rpartition(".")[2].replace("_", " ").replace("=", " ") for each in candidate.split()]
+    shown = "not run" if score is None else f"{score:.4f}"
+    return f"{', '.join(words)}: {shown}{' *' if chosen == candidate else ''}"
 
 
 def all_known(labels: LabelSettings | None) -> LabelSettings | None:
