@@ -1,13 +1,11 @@
 """All clients in one tensor program: folded activations, stacked parameters."""
 
 import copy
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.networks import ShuffleNetV2
 from winnow.learn.stack.batch_plan import BatchPlan
 from winnow.learn.stack.cuda_graphs import CudaGraphTraining
 from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName, ForwardPass, PlanResult
@@ -18,7 +16,7 @@ from winnow.learn.stack.mlp_gradients import MlpGradients
 from winnow.learn.stack.per_sample_losses import Loss
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_layers import FoldedShape, StackedLayer, stack_layers
-from winnow.learn.stack.stacked_or_compiled_gradients import Losses, StackedCohort, compile_cohort
+from winnow.learn.stack.stacked_or_compiled_gradients import StackedCohort, compile_cohort
 from winnow.learn.stack.trainable_state import ModelState, StateLayout, split_clients
 
 MAX_CACHED_GRAPHS = 4
@@ -85,19 +83,7 @@ class StackedExecution:
         wide = ([t.double() if t.is_floating_point() else t.clone() for t in some] for some in (trained, carried))
         wide_trained, wide_carried = wide
         exactly = exact._bind_twin(wide_trained, wide_carried)
-        return compile_cohort(self._bind_twin(trained, carried), exactly, carried, batch, fused=self._fused(trained))
-
-    def _fused(self, trained: list[Tensor]) -> Losses | None:
-        """Losses by kernels that were written for this model, if there are any for it and its numbers."""
-        single = all(tensor.dtype == torch.float32 for tensor in trained)
-        if not isinstance(self.twin, ShuffleNetV2) or not single or self.precision == "bfloat16":
-            return None
-        if find_spec("triton") is None:
-            return None
-        from winnow.learn.stack.fused.shufflenet import fused_forward  # noqa: PLC0415  # Triton comes with CUDA alone
-
-        twin, precision = self.twin, self.precision
-        return lambda x, y: self.loss(fused_forward(twin, x, precision), y)
+        return compile_cohort(self._bind_twin(trained, carried), exactly, carried, batch)
 
     def _bind_twin(self, trained: list[Tensor], carried: list[Tensor], loss: Loss | None = None) -> StackedCohort:
         self.twin.train()

@@ -19,9 +19,6 @@ MAX_DEVIATION = 10
 SMALL_DEVIATION = 1e-3
 """What is nearer than this, relative to the gradient, is near enough."""
 
-Losses = Callable[[Tensor, Tensor], Tensor]
-"""The loss of each sample, from x and y."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StackedCohort:
@@ -30,7 +27,8 @@ class StackedCohort:
     fold: FoldedShape
     precision: Precision
     leaves: list[Tensor]
-    losses: Losses
+    losses: Callable[[Tensor, Tensor], Tensor]
+    """The loss of each sample, from x and y."""
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
         self.fold.mask = None if batch.full else batch.weight > 0
@@ -44,21 +42,24 @@ class StackedCohort:
 
 
 def compile_cohort(
-    plain: StackedCohort,
-    exact: StackedCohort,
-    carried: list[Tensor],
-    batch: Batch,
-    *,
-    fused: Losses | None = None,
-    backend: str = "inductor",
+    plain: StackedCohort, exact: StackedCohort, carried: list[Tensor], batch: Batch, *, backend: str = "inductor"
 ) -> StackedCohort:
     """The same cohort with kernels that are compiled for batches like this one, which is used to compare both.
 
-    They are `fused` ones, written for such a model, or torch's compiler makes them, which takes minutes for a deep one
-    (docs/speed.md). `exact` is the cohort in double precision: normalisation magnifies rounding, so its size is not
-    known before.
+    Fusing what lies between products nearly halves a step of ShuffleNet v2; compiling it takes minutes (docs/speed.md).
+    `exact` is the cohort in double precision: normalisation magnifies rounding, so its size is not known before.
     """
-    compiled = replace(plain, losses=fused or _compiled(plain.losses, backend))
+    losses = cast(
+        Callable[[Tensor, Tensor], Tensor],
+        torch.compile(
+            plain.losses,
+            fullgraph=True,
+            dynamic=False,
+            backend=backend,
+            options={"fallback_random": True} if backend == "inductor" else None,  # dropout draws as without compiling
+        ),
+    )
+    compiled = replace(plain, losses=losses)
     expected = exact.gradients(_in_double_precision(batch))
     kept = [tensor.clone() for tensor in carried]
     deviations = []
@@ -79,11 +80,6 @@ def compile_cohort(
             "set it to false"
         )
     return compiled
-
-
-def _compiled(losses: Losses, backend: str) -> Losses:
-    options = {"fallback_random": True} if backend == "inductor" else None  # dropout draws as without compiling
-    return cast(Losses, torch.compile(losses, fullgraph=True, dynamic=False, backend=backend, options=options))
 
 
 def _in_double_precision(batch: Batch) -> Batch:

@@ -50,7 +50,7 @@ class ConvolutionWindow:
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: ConvolutionWindow) -> Tensor:
     """[K·B, C, H, W] with [K, O, C, h, w] and [K, O] -> [K·B, O, H', W']."""
-    seen = x.flatten(2) if window.is_point else seen_through(x, window)
+    seen = x.flatten(2) if window.is_point else _seen_through(x, window)
     clients, outputs, inputs = *weight.shape[:2], seen.shape[1]
     rows = seen.view(clients, -1, *seen.shape[1:])
     kernels = weight.reshape(clients, outputs, inputs)
@@ -106,7 +106,7 @@ class _SeenThrough(torch.autograd.Function):
         return result[:, :, down : down + height, across : across + width], None
 
 
-seen_through: Callable[..., Tensor] = _SeenThrough.apply
+_seen_through: Callable[..., Tensor] = _SeenThrough.apply
 
 
 def _pair(numbers: tuple[int, ...]) -> Pair:

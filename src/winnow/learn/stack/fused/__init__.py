@@ -1,1 +1,0 @@
-"""Kernels that take several layers of a stacked model at once, for CUDA devices with Triton."""
