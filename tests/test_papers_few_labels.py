@@ -1,5 +1,6 @@
 """winnow reproduce few-labels: methods between what few labels give and what all would."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from command_line import call
 from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, read_lines
 from winnow.papers.few_labels.gap_table import GapTable, gaps_closed
 from winnow.papers.last_rounds import last_score
+from winnow.papers.result_json_lines import ResultLines, lines_by_key
 
 PAPER = PAPERS["few-labels"]
 TINY = [
@@ -27,10 +29,67 @@ def test_the_gap_is_measured_seed_by_seed_over_the_last_rounds() -> None:
     assert gaps_closed(low, mid, high) == pytest.approx([0.75])
 
 
+def tuned(item: GapTable, best: str = "") -> ResultLines:
+    """Lines of all candidates, of which the `best` has the largest score."""
+    runs = item.runs(ReproductionOptions(seeds=1))
+    return lines_by_key(
+        RunResultLine(item=run.item, algorithm=run.algorithm, seed=run.experiment.seed, rounds=1, trace=(score,))
+        for run in runs
+        for score in [0.9 if run.algorithm.endswith(f"@{best}") else 0.5]
+    )
+
+
+def table(name: str) -> GapTable:
+    found = next(item for item in PAPER.items if item.name == name)
+    assert isinstance(found, GapTable)
+    return found
+
+
+def test_every_row_has_as_many_candidates_on_seeds_that_no_table_shows() -> None:
+    for item in PAPER.items:
+        assert isinstance(item, GapTable)
+        tried = Counter(
+            run.algorithm.partition("@")[0] for run in item.runs(ReproductionOptions(seeds=5)) if "@" in run.algorithm
+        )
+        assert len(set(tried.values())) <= 1, item.name
+        seeds = {run.experiment.seed for run in item.runs(ReproductionOptions(seeds=5)) if "@" in run.algorithm}
+        assert not seeds & set(range(5))
+
+
+def test_a_row_runs_with_its_best_candidate_once_all_are_known() -> None:
+    item, wanted = table("mnist-iid"), ReproductionOptions(seeds=1)
+    assert {run.experiment.seed for run in item.runs(wanted)} == {100, 101}, "nothing is chosen yet"
+    known = tuned(item, "local.learning_rate=0.1")
+    rates = {
+        run.algorithm: run.experiment.local.learning_rate
+        for run in item.runs(ReproductionOptions(seeds=1, known=known))
+        if run.experiment.seed == 0
+    }
+    assert rates == {
+        "labelled-only": 0.1,
+        "fixmatch": 0.1,
+        "fedmatch": 0.001,  # its candidates are others, and equal here: the first
+        "semifl": 0.1,
+        "all-labels": 0.1,
+    }
+    partial = {key: line for key, line in known.items() if key[1] != "semifl@local.learning_rate=0.01"}
+    rows = {run.algorithm for run in item.runs(ReproductionOptions(seeds=1, known=partial))}
+    assert "fixmatch" in rows
+    assert "semifl" not in rows
+
+
+def test_styles_are_tuned_in_photographs() -> None:
+    known = tuned(table("pacs-photo"), "local.learning_rate=0.03 client.factor=0.1")
+    runs = table("pacs-art").runs(ReproductionOptions(seeds=1, known=known))
+    assert {run.item for run in runs if "@" in run.algorithm} == {"pacs-photo"}
+    (fade,) = [run.experiment for run in runs if run.key == ("pacs-art", "fade", "0")]
+    assert (fade.local.learning_rate, fade.client.factor) == (0.03, 0.1)  # type: ignore[attr-defined]
+
+
 def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
     for item in PAPER.items:
         assert isinstance(item, GapTable)
-        runs = {run.algorithm: run.experiment for run in item.runs(ReproductionOptions(seeds=1))}
+        runs = {run.algorithm: run.experiment for run in item.runs(ReproductionOptions(seeds=1, known=tuned(item)))}
         assert runs["labelled-only"].client.name in ("idle", "plain")
         known, few = runs["all-labels"].data.labels, runs["fixmatch"].data.labels
         if few.at == "server":
@@ -49,9 +108,12 @@ def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.Ca
     command = ["reproduce", "few-labels", "mnist-iid", "--seeds", "1", "--rounds", "1", *TINY, "--out", str(tmp_path)]
     assert call(capsys, *command, "--workers", "1").code == 0
     lines = read_lines(tmp_path / "results.jsonl")
-    assert {line.algorithm for line in lines} == {"labelled-only", "fixmatch", "fedmatch", "semifl", "all-labels"}
+    rows = {"labelled-only", "fixmatch", "fedmatch", "semifl", "all-labels"}
+    assert {line.algorithm for line in lines if line.seed == 0} == rows
+    assert len(lines) == len(rows) * (1 + 3 * 2), "three candidates with two seeds"
     page = (tmp_path / "index.md").read_text()
     assert "SemiFL (1)" in page
     assert "Gap closed" in page
+    assert page.count(" *") == len(rows), "one candidate of each is chosen"
     call(capsys, *command, "--workers", "1")
     assert list(read_lines(tmp_path / "results.jsonl")) == list(lines), "nothing is run again"
