@@ -17,14 +17,17 @@ ADULT: dict[str, dict[str, Any]] = {
 }
 CREDIT = {"limit": {"name": "column", "column": "LIMIT_BAL", "count": 4}}
 TRIED = (
-    TriedSettings(name="rate 0.2, 0.003", rate=0.2, over_rate=0.003),
-    TriedSettings(name="rate 0.5, 0.003", rate=0.5, over_rate=0.003),
-    TriedSettings(name="rate 0.5, 0.02", rate=0.5, over_rate=0.02),
+    TriedSettings(name="rate 0.03, 0.02", rate=0.03, over_rate=0.02),
+    TriedSettings(name="rate 0.1, 0.02", rate=0.1, over_rate=0.02),
+    TriedSettings(name="rate 0.1, 0.1", rate=0.1, over_rate=0.1),
 )
 ONE_ROW = (
-    TriedSettings(name="rate 1, 0.003", rate=1.0, over_rate=0.003),
-    TriedSettings(name="rate 2, 0.003", rate=2.0, over_rate=0.003),
-    TriedSettings(name="rate 2, 0.02", rate=2.0, over_rate=0.02),
+    TriedSettings(name="rate 0.05, 0.02", rate=0.05, over_rate=0.02),
+    TriedSettings(name="rate 0.1, 0.1", rate=0.1, over_rate=0.1),
+)
+NOISY = (
+    TriedSettings(name="rate 0.02, 0.02", rate=0.02, over_rate=0.02),
+    TriedSettings(name="rate 0.05, 0.1", rate=0.05, over_rate=0.1),
 )
 COUNTS = (2, 4, 8, 16)
 
@@ -36,7 +39,7 @@ def dp_table(epsilon: float) -> RivalTable:
         title=f"Adult, ε = {epsilon:g} at δ = 1e-5",
         preset="ensemble-adult",
         rows=tuple(row for row in rival_rows(ADULT) if row.opt_in is None and "loss" not in row.name),
-        tried=ONE_ROW[1:2],
+        tried=NOISY,
         epsilon=epsilon,
         about=(
             "Noise at the server, on bounded updates of a tenth of the clients in each round, by Poisson sampling;"
@@ -93,7 +96,7 @@ ENSEMBLE = Paper(
             name="adult",
             title="Adult, ε = ∞",
             preset="ensemble-adult",
-            rows=rival_rows(ADULT),
+            rows=tuple(row for row in rival_rows(ADULT) if "loss" not in row.name),
             tried=ONE_ROW,
             about="Every person is a client with one row. The official test rows are the reference and the test set.",
         ),
@@ -104,8 +107,8 @@ ENSEMBLE = Paper(
             title="Credit default, ε = ∞",
             preset="ensemble-adult",
             sets=("data.name=credit", "data.reference=3000", "data.test=6000"),
-            rows=rival_rows(CREDIT),
-            tried=ONE_ROW[1:2],
+            rows=tuple(row for row in rival_rows(CREDIT) if "loss" not in row.name),
+            tried=ONE_ROW[:1],
             about="Every person is a client with one row; clusters by the limit of their credit.",
         ),
     ),

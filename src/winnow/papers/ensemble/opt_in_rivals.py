@@ -12,17 +12,15 @@ from winnow.learn.local_optimiser import Sgd
 from winnow.learn.stack import LocalTraining, ModelState
 from winnow.learn.stack.trainable_state import model_state
 from winnow.learn.trial_update_on_server_samples import single_client_data
-from winnow.papers.result_json_lines import RunResultLine
+from winnow.papers.ensemble.leaf_family import Reading
 
 ALONE, TUNED = "alone", "tuned"
 TUNING_ROUNDS = 10
 """Epochs over the opt-in samples after federated training: as many as an over-arch has. Alone, as many as FL's."""
 
 
-def opt_in_rival(
-    item: str, row: str, experiment: Experiment, inputs: RunInputs, which: str, rate: float
-) -> RunResultLine:
-    """Train at the server on the samples of those who opted in; the best epoch by the reference set counts."""
+def opt_in_trace(experiment: Experiment, inputs: RunInputs, which: str, rate: float) -> list[Reading]:
+    """The scores of a model that is trained at the server on the samples of those who opted in, by epoch."""
     start: ModelState | None = None
     if which == TUNED:
         start = model_state(run_experiment(experiment, inputs=inputs).model)
@@ -34,7 +32,7 @@ def opt_in_rival(
         chosen = opt_in_clients(OverArch(), count, experiment.seed)
         rows = np.concatenate([data.rows_of(client) for client in chosen.tolist()])
         mine = single_client_data(data.x[rows], data.y[rows])
-        model, trace = start or site.initial, list[tuple[float, float]]()
+        model, trace = start or site.initial, list[Reading]()
         local = Sgd(learning_rate=rate, batch_size=64, epochs=1)
         for epoch in range(epochs + 1):
             found = evaluate(model, epoch, epoch, lambda tasks, check=None: []).metrics
@@ -52,13 +50,4 @@ def opt_in_rival(
                 stored=({},),
             )
             model = {name: tensor[0] for name, tensor in training.train().states.items()}
-    best = max(trace)
-    return RunResultLine(
-        item=item,
-        algorithm=row,
-        seed=experiment.seed,
-        rounds=epochs,
-        best=best[0],
-        test_best=best[1],
-        trace=tuple(round(reference, 4) for reference, _ in trace),
-    )
+    return trace

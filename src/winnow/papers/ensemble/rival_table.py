@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
@@ -14,24 +14,24 @@ import numpy as np
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import stream
-from winnow.experiment.build_training_workflow import RunInputs
 from winnow.papers.ensemble.ensemble_rows import FL, EnsembleRow
-from winnow.papers.ensemble.opt_in_rivals import TUNED, opt_in_rival
+from winnow.papers.ensemble.leaf_family import OVER, Reading, family_traces, loaded, model_trace
+from winnow.papers.ensemble.opt_in_rivals import TUNED, opt_in_trace
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
-from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.paper import PaperItem, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, run_result_lines
 from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, least_noise
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 from winnow.report.paired_differences import MeanAndError, difference_text
 
-TUNING_SEEDS = (1000, 1001)
+TUNING_SEEDS = (1000,)
 """Seeds by which settings are chosen; they are not reported."""
 HEADER = ("Row", "AUC, test", "Gain over FL, %", "Mean over its error", "Settings chosen")
 MISSING = "–"
 DELTA, CLIP = 1e-5, 0.5
-MAX_CENTRAL_RATE = 0.5
-"""Of training from nothing at the server, whose steps no server optimiser shortens."""
+CENTRAL_RATE = 0.1
+"""Of training on the opt-in samples alone, in batches of 64 at the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class TriedSettings:
 
     name: str
     rate: float
+    """The server's, of Adam on the clients' mean update."""
     over_rate: float
 
 
@@ -61,20 +62,14 @@ class RivalTable(PaperItem):
     def names(self) -> set[str]:
         return {self.name}
 
-    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return [
-            PaperRun(item=self.name, algorithm=key(row, tried), experiment=self.experiment(row, tried, seed, wanted))
-            for seed in self._seeds(wanted)
-            for row in self.rows
-            for tried in self.tried
-            if row.opt_in is None
-        ]
+    def data_sets(self, wanted: ReproductionOptions) -> set[str]:
+        return {self.experiment(FL, self.tried[0], 0, wanted).data.name}
 
     def _seeds(self, wanted: ReproductionOptions) -> Sequence[int]:
         return (*(TUNING_SEEDS if len(self.tried) > 1 else ()), *range(wanted.seeds))
 
     def experiment(self, row: EnsembleRow, tried: TriedSettings, seed: int, wanted: ReproductionOptions) -> Experiment:
-        sets = (*self.sets, f"local.learning_rate={tried.rate}", *wanted.sets)
+        sets = (*self.sets, f"server.learning_rate={tried.rate}", *wanted.sets)
         found = resolve(self.preset, sets=sets, seed=seed, rounds=wanted.rounds)
         table: dict[str, Any] = found.model_dump(exclude_none=True)
         table["model"] = {**table["model"], "hidden": row.hidden}
@@ -94,34 +89,56 @@ class RivalTable(PaperItem):
         return Experiment.model_validate(table)
 
     def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
-        return not self._missing(wanted, lines)
+        return not any(self.left(tried, seed, lines) for seed in self._seeds(wanted) for tried in self.tried)
 
-    def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[EnsembleRow, TriedSettings, int]]:
-        return [
-            (row, tried, seed)
-            for seed in self._seeds(wanted)
-            for row in self.rows
-            for tried in self.tried
-            if row.opt_in is not None and (self.name, key(row, tried), str(seed)) not in lines
-        ]
+    def left(self, tried: TriedSettings, seed: int, lines: ResultLines) -> list[tuple[EnsembleRow, ...]]:
+        """The rows without a result, together where they share leaves."""
+        families: dict[str, list[EnsembleRow]] = {}
+        for row in self.rows:
+            if (self.name, key(row, tried), str(seed)) not in lines:
+                families.setdefault(row.name if row.clusters is None else str(row.clusters), []).append(row)
+        return [tuple(rows) for rows in families.values()]
 
-    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Sequence[ResultLine]:
-        inputs = RunInputs(data_directory=wanted.data_directory)
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[ResultLine]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
             found = [
-                pool.submit(
-                    opt_in_rival,
-                    self.name,
-                    key(row, tried),
-                    self.experiment(row, tried, seed, wanted),
-                    inputs,
-                    row.opt_in or "",
-                    tried.over_rate if row.opt_in == TUNED else min(tried.rate, MAX_CENTRAL_RATE),
-                )
-                for row, tried, seed in self._missing(wanted, lines)
+                pool.submit(self.measure_rows, rows, tried, seed, wanted)
+                for seed in self._seeds(wanted)
+                for tried in self.tried
+                for rows in self.left(tried, seed, lines)
             ]
-            return [each.result() for each in found]
+            for each in as_completed(found):
+                yield from each.result()
+
+    def measure_rows(
+        self, rows: Sequence[EnsembleRow], tried: TriedSettings, seed: int, wanted: ReproductionOptions
+    ) -> list[RunResultLine]:
+        """Rows that share leaves, or one that has none."""
+        row = max(rows, key=lambda each: each.combine == OVER)
+        experiment = self.experiment(row, tried, seed, wanted)
+        inputs = loaded(experiment.data, wanted.data_directory)
+        if row.clusters is not None:
+            traces = family_traces(experiment, [each.combine for each in rows], inputs)
+        elif row.opt_in is not None:
+            rate = tried.over_rate if row.opt_in == TUNED else CENTRAL_RATE
+            traces = {row.combine: opt_in_trace(experiment, inputs, row.opt_in, rate)}
+        else:
+            traces = {row.combine: model_trace(experiment, inputs)}
+        return [self._line(each, tried, seed, traces[each.combine]) for each in rows]
+
+    def _line(self, row: EnsembleRow, tried: TriedSettings, seed: int, trace: Sequence[Reading]) -> RunResultLine:
+        """The test score of the round that is best by the reference set."""
+        best = max(trace)
+        return RunResultLine(
+            item=self.name,
+            algorithm=key(row, tried),
+            seed=seed,
+            rounds=len(trace),
+            best=best[0],
+            test_best=best[1],
+            trace=tuple(round(reference, 4) for reference, _ in trace),
+        )
 
     def has_results(self, lines: ResultLines) -> bool:
         return any(found for row in self.rows for found in self._found(row, lines).values())
@@ -155,7 +172,7 @@ class RivalTable(PaperItem):
         )
         if len(self.tried) > 1:
             caption += (
-                f" Every row was tried with the same {len(self.tried)} settings on {len(TUNING_SEEDS)} other seeds; the"
+                f" Every row was tried with the same {len(self.tried)} settings on another seed; the"
                 " best by the reference set is shown."
             )
         return [TextBlock(self.about), TableBlock(caption, HEADER, cells)]

@@ -1,0 +1,77 @@
+"""Rows that differ only in what combines the leaves: these are trained once and combined in every way."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from winnow.config.schema import Experiment
+from winnow.core import RoundFinished
+from winnow.data import DataSet, DataSettings, federate
+from winnow.experiment.build_simulation import data_settings_for, prepare_run
+from winnow.experiment.build_training_workflow import RunInputs
+from winnow.experiment.load_data import load_data
+from winnow.experiment.run import run_experiment
+from winnow.learn.ensemble.ensemble_net import Combination, EnsembleNet, combined, joined_state
+from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
+from winnow.learn.metrics import Metric
+from winnow.learn.stack import ModelState, as_tensor
+
+Reading = tuple[float, float]
+"""The metric on the reference set and on the test set."""
+OVER = "over-arch"
+
+
+@cache
+def _data_set(settings: DataSettings, folder: Path | None) -> DataSet:
+    return load_data(settings, folder)
+
+
+def loaded(data: DataSettings, folder: Path | None) -> RunInputs:
+    """Inputs with the data in memory, read once for all rows of a process: splits differ, samples do not."""
+    return RunInputs(dataset=_data_set(DataSettings(name=data.name), folder))
+
+
+def model_trace(experiment: Experiment, inputs: RunInputs) -> list[Reading]:
+    """One federated model's scores, by round."""
+    result = run_experiment(experiment, inputs=inputs)
+    metric = result.plan.metric
+    return [(row[f"reference.{metric}"], row[f"test.{metric}"]) for row in result.history]
+
+
+def family_traces(experiment: Experiment, ways: Sequence[str], inputs: RunInputs) -> dict[str, list[Reading]]:
+    """The scores of each way to combine the leaves, by round. An over-arch has rounds of its own: the experiment asks
+    for one if it is among the ways.
+    """
+    assert inputs.dataset is not None
+    held = federate(inputs.dataset, data_settings_for(experiment), experiment.seed)
+    sets = [(as_tensor(each.x, "cpu"), as_tensor(each.y, "cpu")) for each in (held.reference, held.test)]
+    traces: dict[str, list[Reading]] = {way: [] for way in ways}
+    with prepare_run(experiment, inputs) as prepared:
+        training, metric = cast(EnsembleWorkflow, prepared.training), prepared.plan.metrics[0]
+        net = deepcopy(cast(EnsembleNet, prepared.module))
+        for event in training.run(prepared.federation):
+            if not isinstance(event, RoundFinished):
+                continue
+            if training.over is not None:
+                traces[OVER].append((event.metrics["reference"][metric.name], event.metrics["test"][metric.name]))
+                continue
+            found = [_scores(net, [leaf.training.model for leaf in training.leaves], *each, metric) for each in sets]
+            for way in set(ways) - {OVER}:
+                traces[way].append((found[0][way], found[1][way]))
+    return traces
+
+
+@torch.no_grad()
+def _scores(
+    net: EnsembleNet, leaves: Sequence[ModelState], x: Tensor, y: Tensor, metric: Metric
+) -> Mapping[str, float]:
+    """The metric of these leaves' mean, median and maximum."""
+    net.load_state_dict(joined_state(leaves), strict=False)
+    outputs = torch.stack([leaf(x).flatten(1)[:, : net.outputs] for leaf in net.leaves])
+    simple: tuple[Combination, ...] = ("mean", "median", "max")
+    return {way: float(metric.function(combined(outputs, way, net.prediction), y)) for way in simple}
