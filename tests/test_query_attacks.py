@@ -146,7 +146,7 @@ def test_quantiles_near_each_other_are_not_told() -> None:
     levels = [place / COUNT for place in range(180, 220)]
     near = ", ".join(f"QUANTILE_DISC(cost, {level:.4f}) AS q{place}" for place, level in enumerate(levels))
     disguised = (
-        "MEDIAN(age) AS a, MEDIAN(age + 1) AS b, MEDIAN(ABS(age - 50)) AS c, MEDIAN(age) FILTER (WHERE age > -1) AS d"
+        "MEDIAN(age) AS a, MEDIAN(age + 1) AS b, MEDIAN(50 - age) AS c, MEDIAN(age) FILTER (WHERE age > -1) AS d"
     )
     (row,) = answer_of(f"SELECT {near}, {disguised} FROM stays", TABLES)["rows"]
     told = [place for place in range(40) if row[f"q{place}"] is not None]

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.argument_terms import CONSTANT, keeps_order, terms_of
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
 from winnow.analytics.tables.declaration import ColumnType
 from winnow.core.untrusted_text import one_line
@@ -59,8 +60,26 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
         raise refused(node, f"{what} is not supported here")
     if isinstance(node, tuple(AGGREGATES)):
         raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
-    parts = [describe_expression(each, columns) for each in _operands(node)]
-    return made_of(_result(node, parts), parts)
+    operands = _operands(node)
+    parts = [describe_expression(each, columns) for each in operands]
+    described = made_of(_result(node, parts), parts)
+    if isinstance(node, CONDITIONS + COMPARISONS):
+        return described
+    if isinstance(node, exp.Cast | exp.TryCast) and described.type == parts[0].type:
+        return replace(described, terms=parts[0].terms, ordered=parts[0].ordered)
+    values = list(zip(operands, parts, strict=True))[_first_value(node) :]
+    return replace(
+        described,
+        terms=terms_of(node, [each.terms for _, each in values]),
+        ordered=keeps_order(node, [(text.sql(), each.ordered) for text, each in values if each.terms != CONSTANT]),
+    )
+
+
+def _first_value(node: exp.Expr) -> int:
+    """Which operand is the first that can be the value of a choice; what is before it are conditions."""
+    if isinstance(node, exp.Case):
+        return len(node.args["ifs"]) + (node.this is not None)
+    return int(isinstance(node, exp.If))
 
 
 def refuse_subqueries(node: exp.Expr) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
+from winnow.analytics.sql.argument_terms import CONSTANT, Terms, column_terms, joined_terms
 from winnow.analytics.tables.declaration import LEVELS, ColumnDeclaration, ColumnType, Level
 
 LARGEST_WHOLE = float(1 << 53)
@@ -30,6 +31,10 @@ class Described:
     """What its values name, by which rows lie together at an owner."""
     key: bool = False
     """Whether rows of several owners may be matched by it."""
+    terms: Terms | None = CONSTANT
+    """What it is the sum of (`argument_terms.py`); None if that could be anything."""
+    ordered: bool = True
+    """Whether its values are those of one column, in their order."""
     marks: tuple[tuple[str, int], ...] = ()
     """Columns of its subquery, with a value of each, that say which rows were chosen to have it."""
 
@@ -55,7 +60,12 @@ def described_column(name: str, column: ColumnDeclaration) -> Described:
     low, high = column.bounds or (-inf, inf)
     known = column.known_type
     plain = Described(
-        level=column.level, type=known, columns=frozenset({name}), together=column.together, key=column.key
+        level=column.level,
+        type=known,
+        columns=frozenset({name}),
+        terms=column_terms(name),
+        together=column.together,
+        key=column.key,
     )
     if known == "boolean":
         return replace(plain, low=0, high=1, values=(False, True))
@@ -97,6 +107,8 @@ def either(parts: Iterable[Described]) -> Described:
             values=values if len(known) == len(parts) and single is not None else None,
             together=kinds.pop() if len(kinds) == 1 else None,
             key=all(each.key for each in parts),
+            terms=joined_terms([each.terms for each in parts]),
+            ordered=all(each.ordered for each in parts),
         ),
         parts,
     )

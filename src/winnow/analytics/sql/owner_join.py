@@ -81,8 +81,10 @@ def _check_key(one: exp.Column, other: exp.Column, source: RowSource) -> None:
         raise refused(one, f"{_shown(one)} = {_shown(other)} compares {types[0]} with {types[1]}")
     for each in (one, other):
         known = source.described(each)
-        if known.level == "private" and not known.key:
-            raise refused(each, f"column '{one_line(each.name)}' is private; declare key = true to join owners by it")
+        if known.level != "public" and not known.key:
+            raise refused(
+                each, f"column '{one_line(each.name)}' is {known.level}; declare key = true to join owners by it"
+            )
 
 
 def _shown(column: exp.Column) -> str:

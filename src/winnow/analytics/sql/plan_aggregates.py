@@ -7,11 +7,12 @@ from math import ceil, floor
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.argument_terms import may_be_summed, product
 from winnow.analytics.sql.choosing_conditions import conditions_in
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.join_links import conjuncts
-from winnow.analytics.sql.query_plan import SEARCHES, Argument, Function, QueryAggregate
+from winnow.analytics.sql.query_plan import SEARCHES, SPREADS, Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.analytics.sql.sql_text import parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
@@ -103,11 +104,12 @@ class AggregateReader:
             return QueryAggregate(name=name, function="count", arguments=(), type=kind)
         given = [inner.this, inner.expression] if function == "corr" else [inner.this]
         conditions = self._by_owner(condition)
-        arguments, owners, date = [], set[int | None](), False
+        arguments, owners, all_known, date = [], set[int | None](), list[Described](), False
         for each in given:
             owner = self.source.owner_of(each) if each.find(exp.Column) else next(iter(conditions), None)
             owners.add(owner)
             known = self._described(each, conditions.get(owner))
+            all_known.append(known)
             date = known.type == "date" and function in ORDERED
             arguments.append(self._argument(each, conditions.get(owner), known, function, inner))
         star = exp.Star()
@@ -124,6 +126,7 @@ class AggregateReader:
             type=kind,
             level=_level(inner),
             date=date,
+            telling=one_line(inner.sql("duckdb"))[:80].replace('"', "") if _tells_rows(function, all_known) else "",
         )
 
     def _identifier(self, node: exp.Distinct) -> str:
@@ -213,6 +216,18 @@ class AggregateReader:
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
             self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
+
+
+def _tells_rows(function: Function, given: Sequence[Described]) -> bool:
+    """Whether arguments with such terms could tell a single row."""
+    if function == "count" or all(each.level == "public" for each in given):
+        return False
+    if function in SEARCHES:
+        return not all(each.ordered for each in given)
+    terms = [each.terms for each in given]
+    if function in (*SPREADS, "corr"):
+        terms += [product(one, other) for one in terms for other in terms]
+    return not all(may_be_summed(each) for each in terms)
 
 
 def function_name(node: exp.Expr) -> str:

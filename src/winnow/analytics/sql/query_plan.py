@@ -79,6 +79,8 @@ class QueryAggregate:
     """Whether another sum shares a column with it, but not all: rows that lack a value are in one of them alone."""
     date: bool = False
     """Whether its argument is a moment, in microseconds since 1970."""
+    telling: str = ""
+    """The aggregate as it is written, if it could tell a single row (`argument_terms.py`)."""
 
     @property
     def columns(self) -> frozenset[str]:

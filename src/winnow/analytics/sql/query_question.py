@@ -66,6 +66,7 @@ class QueryQuestion(Question):
 
     def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
         """The plan, and the tables that are told to all parties before."""
+        from winnow.analytics.sql.check_arguments import check_arguments  # noqa: PLC0415
         from winnow.analytics.sql.check_plan import check_private  # noqa: PLC0415 - agents run no program
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
         from winnow.analytics.sql.told_tables import told_tables, told_terms  # noqa: PLC0415
@@ -77,6 +78,8 @@ class QueryQuestion(Question):
         else:
             plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
         check_private(plan, terms.minimum)
+        if self.epsilon is None:
+            check_arguments(plan, terms.minimum)
         return plan, told
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
