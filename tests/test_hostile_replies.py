@@ -193,6 +193,18 @@ def test_no_reply_of_one_client_ends_a_run() -> None:
     fuzz([run for run in chosen(QUICK, seed=0) if run[0].weight < 50])
 
 
+FOUND = [
+    (Way("rscfed"), ("values that are -1e18", "values that are 1e30"), 864438283),
+    (Way("fednova", HOMOMORPHIC), ("an array that is none",), 738239895),
+    (Way("fednova", HOMOMORPHIC), ("a part that is none",), 738239895),
+]
+
+
+@pytest.mark.parametrize(("way", "lies", "seed"), FOUND)
+def test_what_once_ended_a_run_is_refused(way: Way, lies: tuple[str, ...], seed: int) -> None:
+    assert check(way, lies, seed)
+
+
 @pytest.mark.slow(part="attacks")
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_reply_of_one_client_ends_any_of_5000_runs(block: int) -> None:

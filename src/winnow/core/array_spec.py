@@ -1,5 +1,6 @@
 """What arrays are like, told without reading them where a file's header says so."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from winnow.core.task import Arrays
@@ -24,7 +25,10 @@ def spec_of(arrays: Arrays, name: str) -> ArraySpec:
 
 def is_byte_array(arrays: Arrays, name: str, most: int) -> bool:
     """Whether there is an array of this name that holds bytes, and no more than so many: then it may be read."""
-    if name not in arrays:
+    if not isinstance(arrays, Mapping) or name not in arrays:
         return False
-    kind = spec_of(arrays, name)
+    try:
+        kind = spec_of(arrays, name)
+    except AttributeError:  # what somebody sent is no array at all
+        return False
     return kind.dtype == "uint8" and len(kind.shape) == 1 and kind.shape[0] <= most

@@ -161,8 +161,11 @@ def _weighted_mean(like: ModelState, group: Sequence[Contribution], weights: np.
 
 
 def _distance(model: Mapping[str, Tensor], centre: ModelState) -> float:
-    """Σ_layers ‖θ − θ̄‖"""
-    return sum(float(torch.linalg.vector_norm(model[name] - tensor)) for name, tensor in real(centre).items())
+    """Σ_layers ‖θ − θ̄‖, in numbers whose squares stay finite whatever a client sends."""
+    return sum(
+        float(torch.linalg.vector_norm(model[name] - tensor, dtype=torch.float64))
+        for name, tensor in real(centre).items()
+    )
 
 
 rscfed = Recipe(
