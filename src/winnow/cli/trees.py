@@ -1,12 +1,15 @@
 """winnow trees TABLE --target COLUMN"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
 from winnow.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from winnow.analytics.question import Question
 
 
 def _number(help: str) -> typer.models.OptionInfo:
@@ -68,13 +71,9 @@ def trees(
     as_json: AsJson = False,
 ) -> None:
     """Grow boosted trees over the rows of several owners, from sums of gradients: the result is an XGBoost booster."""
-    from winnow.analytics.answers import render_answer
     from winnow.analytics.question import read_question
-    from winnow.analytics.question_run_folder import OwnerFiles
-    from winnow.analytics.trees.boosted_trees import MODEL_FILES, BoostedTrees, require_xgboost
-    from winnow.analytics.trees.vertical_parts import with_parts
-    from winnow.cli.ask_owners import ask, check_output, names
-    from winnow.cli.console import stdout_console, write_json
+    from winnow.analytics.trees.boosted_trees import MODEL_FILES, require_xgboost
+    from winnow.cli.ask_owners import check_output, names
     from winnow.core import ConfigError
 
     check_output(out, out.suffix.lower() if out is not None and out.suffix.lower() in MODEL_FILES else MODEL_FILES[0])
@@ -113,14 +112,34 @@ def trees(
         return
     if out is not None and vertical is not None and kit is not None:
         raise ConfigError("--out: each owner keeps its part of vertical trees; nobody has the whole model")
+    _grow(question, federation=federation, kit=kit, owners=owners, folder=folder, out=out, page=page, as_json=as_json)
+
+
+def _grow(
+    question: "Question",
+    *,
+    federation: Path | None,
+    kit: Path | None,
+    owners: str | None,
+    folder: Path | None,
+    out: Path | None,
+    page: Path | None,
+    as_json: bool,
+) -> None:
+    """Ask for trees; save and show what comes."""
+    from winnow.analytics.answers import render_answer, write_answer_page
+    from winnow.analytics.question_run_folder import OwnerFiles
+    from winnow.analytics.trees.boosted_trees import BoostedTrees
+    from winnow.analytics.trees.vertical_parts import with_parts
+    from winnow.cli.ask_owners import ask
+    from winnow.cli.console import stdout_console, write_json
+
     files = OwnerFiles(folder)
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_files=files.add)
     found = BoostedTrees(with_parts(answer, files.texts))
     if out is not None:
         found.save(out)
     if page is not None:
-        from winnow.analytics.answers import write_answer_page
-
         write_answer_page(dict(answer), page)
     if as_json:
         write_json(answer)

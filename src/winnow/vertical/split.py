@@ -1,23 +1,23 @@
 """`winnow.split`: one model over columns that different owners have of the same rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
-from winnow.core import Handler
-from winnow.data import DataSettings
 from winnow.experiment.execution_context import current_context
-from winnow.experiment.run_workflow import PartyContext, WorkflowSpec
+from winnow.experiment.run_workflow import PartyContext
 from winnow.learn.metrics import Metric
 from winnow.learn.stack.per_sample_losses import as_loss
 from winnow.vertical.cut_protection import CutProtection
-from winnow.vertical.owners_data import named_metric, owner_columns, rows_at_site, simulated_parts
+from winnow.vertical.keyed_rows import KeyedRows
+from winnow.vertical.owners_data import named_metric, owner_columns, simulated_parts
+from winnow.vertical.run_at_sites import run_at_sites
 from winnow.vertical.simulate_split import simulate_split
 from winnow.vertical.split_plan import LossFunction, SplitPlan
 from winnow.vertical.split_result import SplitResult, leave_modules
-from winnow.vertical.split_site import VOLATILE, SplitSite
+from winnow.vertical.split_site import SplitSite
 from winnow.vertical.split_workflow import SplitLearning
 
 
@@ -88,17 +88,8 @@ def split(
         return simulate_split(plan, held, out=None if out is None else Path(out), resume=resume, progress=progress)
     workflow = SplitLearning(plan)
 
-    def at_a_site(party: PartyContext) -> tuple[Mapping[str, Handler[Any]], int]:
-        rows, count = rows_at_site(columns, party, data)
-        site = SplitSite(plan, rows, party.site_of, party.randomness, party.release, leave_modules)
-        return site.handlers(), count
+    def make_site(rows: Callable[[int], KeyedRows], party: PartyContext) -> SplitSite:
+        return SplitSite(plan, rows, party.site_of, party.randomness, party.release, leave_modules)
 
-    spec = WorkflowSpec(
-        workflow=workflow,
-        handlers={},
-        data=DataSettings(name=data),
-        seed=seed,
-        volatile=VOLATILE,
-        party_handlers=at_a_site,
-    )
-    return SplitResult.of(plan, workflow, context.run_workflow(spec, lambda event: None))
+    happened = run_at_sites(context, workflow, make_site, columns, data, seed)
+    return SplitResult.of(plan, workflow, happened)

@@ -1,25 +1,23 @@
 """`winnow.transfer`: a model for an owner without labels, from another owner with other columns and few common rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
-from winnow.core import Handler
-from winnow.data import DataSettings
 from winnow.experiment.execution_context import current_context
-from winnow.experiment.run_workflow import PartyContext, WorkflowSpec
+from winnow.experiment.run_workflow import PartyContext
 from winnow.learn.metrics import Metric
 from winnow.learn.stack.per_sample_losses import as_loss
 from winnow.vertical.cut_protection import CutProtection
 from winnow.vertical.keyed_rows import KeyedRows
-from winnow.vertical.owners_data import named_metric, owner_columns, rows_at_site, simulated_parts
+from winnow.vertical.owners_data import named_metric, owner_columns, simulated_parts
+from winnow.vertical.run_at_sites import run_at_sites
 from winnow.vertical.simulate_split import SimulatedSplit
 from winnow.vertical.split_plan import LossFunction
 from winnow.vertical.split_result import leave_modules
-from winnow.vertical.split_site import VOLATILE
 from winnow.vertical.transfer_plan import TransferPlan
 from winnow.vertical.transfer_result import TransferResult, leave_received
 from winnow.vertical.transfer_site import HEAD_STATE, ReceivedModel, TransferSite, received_model
@@ -93,20 +91,11 @@ def transfer(
         return _simulated(plan, held, None if out is None else Path(out), resume, progress)
     workflow = TransferLearning(plan)
 
-    def at_a_site(party: PartyContext) -> tuple[Mapping[str, Handler[Any]], int]:
-        rows, count = rows_at_site(columns, party, data)
-        site = TransferSite(plan, rows, party.site_of, party.randomness, party.release, leave_modules, leave_received)
-        return site.handlers(), count
+    def make_site(rows: Callable[[int], KeyedRows], party: PartyContext) -> TransferSite:
+        return TransferSite(plan, rows, party.site_of, party.randomness, party.release, leave_modules, leave_received)
 
-    spec = WorkflowSpec(
-        workflow=workflow,
-        handlers={},
-        data=DataSettings(name=data),
-        seed=seed,
-        volatile=VOLATILE,
-        party_handlers=at_a_site,
-    )
-    return TransferResult.of(plan, workflow, context.run_workflow(spec, lambda event: None))
+    happened = run_at_sites(context, workflow, make_site, columns, data, seed)
+    return TransferResult.of(plan, workflow, happened)
 
 
 def _simulated(
