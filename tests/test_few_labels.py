@@ -24,7 +24,7 @@ from winnow.data import (
 from winnow.data.hidden_labels import with_labelled_rows
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.jobs.party_data import load_server_data, load_site_data
-from winnow.learn import algorithms as _  # noqa: F401  # makes all methods known
+from winnow.learn import algorithms as _algorithms  # noqa: F401  # makes all methods known
 from winnow.learn.algorithm import Recipe
 
 ROWS, CLASSES, CLIENTS = 600, 4, 6
@@ -319,7 +319,7 @@ def test_no_method_is_left_out_of_the_scrambling():
     methods = {name: recipe.client() for name, recipe in Recipe.known.items() if recipe.client is not None}
     known = {name for name, method in methods.items() if method.uses_unlabelled}
     assert known <= {method["algorithm"] for _, method in cases}
-    assert len(known) > 10
+    assert len(known) >= 10
 
 
 @pytest.mark.parametrize(("labels", "method"), [*HIDDEN_AS_ROWS, *slow(HIDDEN_AS_ROWS_SLOW)])
