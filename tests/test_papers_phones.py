@@ -50,7 +50,7 @@ def test_no_tested_sentence_is_trained_on(folder: Path) -> None:
 def test_missing_data_are_one_line_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINNOW_DATA", str(tmp_path))
     with pytest.raises(ConfigError, match=r"python -m winnow.papers.phones.prepare") as refused:
-        TABLE.measure(ReproductionOptions(seeds=1, data_directory=tmp_path), {})
+        list(TABLE.measure(ReproductionOptions(seeds=1, data_directory=tmp_path), {}))
     assert "\n" not in str(refused.value)
 
 
@@ -63,12 +63,29 @@ def test_both_parties_are_scored(folder: Path) -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
+    values = {"alone-speech": 40.0, "phones-speech": 50.0, "ours-inf": 53.0}
     found = [
-        MeasuredResultLine(item=TABLE.name, row=row, seed=seed, values={"speech": value + seed})
-        for row, value in (("alone-speech", 50.0), ("ours-inf", 53.0))
+        MeasuredResultLine(
+            item=TABLE.name, row=row, seed=seed, values={"speech": value + seed + (row[0] == "o") * seed}
+        )
+        for row, value in values.items()
         for seed in range(2)
     ]
-    [table] = (block for block in TABLE.blocks(lines_by_key(found)) if isinstance(block, TableBlock))
-    cells = {row[0]: row[1:] for row in table.rows}
-    assert "(+3.00 ± 0.00)" in cells["Private fusion (ours), ε = ∞"][0]
-    assert cells["Private fusion (ours), ε = ∞"][1] == "–"
+    scores, with_phones, without = (
+        {row[0]: row[1:] for row in block.rows}
+        for block in TABLE.blocks(lines_by_key(found))
+        if isinstance(block, TableBlock)
+    )
+    ours = "Private fusion (ours), ε = ∞"
+    assert scores.keys() == {"Alone, without phones", "Alone, with phones", ours}
+    assert scores[ours][0].startswith("54.0")
+    assert with_phones == {ours: ["+3.5 ± 0.5", "–"]}
+    assert without == {ours: ["+13.5 ± 0.5", "–"]}
+
+
+@pytest.mark.slow(part="papers")
+def test_what_is_measured_is_kept_before_the_rest_is(folder: Path) -> None:
+    """So that a command that is stopped loses the rows under way, and no others."""
+    lines = TABLE.measure(ReproductionOptions(seeds=1, rounds=1, data_directory=folder), {})
+    assert not isinstance(lines, list)
+    assert next(iter(lines)).row == ROWS[0].name

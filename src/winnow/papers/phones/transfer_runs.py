@@ -21,9 +21,9 @@ from winnow.papers.result_json_lines import MeasuredResultLine
 from winnow.privacy.dp.branch_update import PrivateBranchUpdate
 from winnow.privacy.dp.privacy_loss import epsilon, least_noise
 
-RATES = (0.2, 1.0)
+RATES = (0.2, 0.5)
 """Learning rates that every row may choose from, by its party's validation sentences."""
-ROUNDS, STEPS, BATCH, DELTA, TABLE_NOISE = 8, 60, 128, 1e-5, 5.0
+ROUNDS, STEPS, BATCH, DELTA, TABLE_NOISE = 20, 60, 128, 1e-5, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A table of transfer between a party with speech and one with text: F1 of both, alone and together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -17,7 +17,9 @@ from winnow.report.number_format import mean_sd_text
 
 SPEECH, TEXT = "speech", "text"
 BOTH = ((SPEECH,), (TEXT,))
-ALONE = ("alone-speech", "alone-text")
+PARTIES = (SPEECH, TEXT)
+ALONE, WITH_PHONES = ("alone-speech", "alone-text"), ("phones-speech", "phones-text")
+NOTHING = "–"
 OURS = tuple(
     TransferRow(name=f"ours-{each:g}", title=f"Private fusion (ours), ε = {each:g}", parties=BOTH, epsilon=each)
     for each in (1.0, 5.0, 10.0, 15.0)
@@ -47,7 +49,7 @@ class TransferTable(PaperItem):
     def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
         return not self._missing(wanted, lines)
 
-    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[MeasuredResultLine]:
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[MeasuredResultLine]:
         find_prepared(wanted.data_directory)
         setting = TransferSetting(
             item=self.name,
@@ -59,7 +61,7 @@ class TransferTable(PaperItem):
         missing = self._missing(wanted, lines)
         with ProcessPoolExecutor(max(1, (cpu_count() or 2) // 2), get_context("spawn")) as pool:
             rows, seeds = zip(*missing, strict=True)
-            return list(pool.map(measure_row, repeat(setting), rows, seeds))
+            yield from pool.map(measure_row, repeat(setting), rows, seeds)
 
     def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[TransferRow, int]]:
         return [
@@ -74,29 +76,40 @@ class TransferTable(PaperItem):
         if not found:
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
         seeds = len({line.seed for line in found})
-        caption = (
-            f"F1 (mean of both classes, percent) ± standard deviation over {seeds} seeds; with the sign, the paired"
-            " difference from being alone without phones ± its standard error."
-        )
-        shown = [self._cells(row, found) for row in ROWS if any(line.row == row.name for line in found)]
-        return [TextBlock(self.about), TableBlock(caption, ("", "speech party", "text party"), shown)]
+        known = [row for row in ROWS if any(line.row == row.name for line in found)]
+        shared = [row for row in known if row.name not in (*ALONE, *WITH_PHONES)]
+        header = ("", "speech party", "text party")
+        scores = f"F1 (mean of both classes, in percent) ± standard deviation over {seeds} seeds."
+        gains = "F1 less that of being alone {}, in points, paired by seed, ± the standard error of the mean."
+        blocks: list[PageBlock] = [
+            TextBlock(self.about),
+            TableBlock(scores, header, [[row.title, *_scores(row, found)] for row in known]),
+        ]
+        for base, words in ((WITH_PHONES, "with phones: what the other party adds"), (ALONE, "without phones")):
+            cells = [[row.title, *_gains(row, base, found)] for row in shared]
+            if any(cell != NOTHING for row in cells for cell in row[1:]):
+                blocks.append(TableBlock(gains.format(words), header, cells))
+        return blocks
 
     def _found(self, lines: ResultLines) -> list[MeasuredResultLine]:
         return [line for line in lines.values() if isinstance(line, MeasuredResultLine) and line.item == self.name]
 
-    @staticmethod
-    def _cells(row: TransferRow, found: Sequence[MeasuredResultLine]) -> list[str]:
-        cells = [row.title]
-        for party, alone in zip((SPEECH, TEXT), ALONE, strict=True):
-            own = {line.seed: line.values[party] for line in found if line.row == row.name and party in line.values}
-            base = {line.seed: line.values[party] for line in found if line.row == alone and party in line.values}
-            if not own:
-                cells.append("–")
-                continue
-            text = mean_sd_text(MeanAndSd.of(own.values()), 2)
-            pairs = MeanAndSd.of([own[seed] - base[seed] for seed in own if seed in base])
-            if row.name not in ALONE and pairs is not None:
-                error = (pairs.sd or 0.0) / len(own) ** 0.5
-                text += f" ({pairs.mean:+.2f} ± {error:.2f})"
-            cells.append(text)
-        return cells
+
+def _by_seed(row: str, party: str, found: Sequence[MeasuredResultLine]) -> dict[int, float]:
+    return {line.seed: line.values[party] for line in found if line.row == row and party in line.values}
+
+
+def _scores(row: TransferRow, found: Sequence[MeasuredResultLine]) -> list[str]:
+    values = [_by_seed(row.name, party, found).values() for party in PARTIES]
+    return [mean_sd_text(MeanAndSd.of(each), 1) if each else NOTHING for each in values]
+
+
+def _gains(row: TransferRow, base: Sequence[str], found: Sequence[MeasuredResultLine]) -> list[str]:
+    """What a row has more than the party's base, party by party."""
+    cells = []
+    for party, alone in zip(PARTIES, base, strict=True):
+        own, theirs = _by_seed(row.name, party, found), _by_seed(alone, party, found)
+        pairs = MeanAndSd.of([own[seed] - theirs[seed] for seed in own if seed in theirs])
+        count = len(own.keys() & theirs.keys())
+        cells.append(NOTHING if pairs is None else f"{pairs.mean:+.1f} ± {(pairs.sd or 0.0) / count**0.5:.1f}")
+    return cells

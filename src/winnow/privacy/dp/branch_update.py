@@ -29,8 +29,10 @@ PREFIX, RELEASED = f"{BRANCH}.", f"{BRANCH}.released"
 
 
 class BranchMethod(ClientUpdate):
-    """A round at K clients: the branch by its own loss, then towers and fusion with the branch as it is.
+    """A round at K clients: towers and fusion with the branch as it came, and the branch by its own loss.
 
+    A client's own model has the branch that its fusion was trained with. That of the others' average, a round younger,
+    would be read by a fusion that has never seen it: a party with few rows would lose more than the others teach it.
     In the first round each client also sends its part of the branch's table (`released`).
     """
 
@@ -47,24 +49,26 @@ class BranchMethod(ClientUpdate):
         return frozenset(name for name in module.state_dict() if not name.startswith(PREFIX))
 
     def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
-        return model | dict(kept.get(PRIVATE_PART, {}))
+        return model | dict(kept.get(BRANCH, {})) | dict(kept.get(PRIVATE_PART, {}))
 
     def update(self, training: LocalTraining) -> LocalResult:
         module = training.execution.module
         private = self.private_names(module)
         own = training.stored_part(PRIVATE_PART, only(training.model, private))
-        start = {name: tensor[0] for name, tensor in training.model.items() if name not in private}
+        came = {name: tensor for name, tensor in training.model.items() if name not in private}
+        start = {name: tensor[0] for name, tensor in came.items()}
+        trained = training.train(came | own, trainable=private)
         branches = [self._branch(training, int(client), start) for client in training.clients]
         shared = {name: torch.stack([branch[name] for branch in branches]) for name in start}
-        table = shared[RELEASED]
         if training.round == 1:
             released = torch.stack([self._released(training, int(client)) for client in training.clients])
-            shared = shared | {RELEASED: released.to(table)}
-        trained = training.train(shared | {RELEASED: table} | own, trainable=private)
+            shared = shared | {RELEASED: released.to(came[RELEASED])}
         told = (
             trained if self.tells_loss else dataclasses.replace(trained, loss=torch.full_like(trained.loss, torch.nan))
         )
-        return LocalResult(model=shared, trained=told, keep={PRIVATE_PART: only(trained.states, private)})
+        read = {name: tensor.expand(len(branches), *tensor.shape[1:]) for name, tensor in came.items()}
+        keep = {PRIVATE_PART: only(trained.states, private), BRANCH: read}
+        return LocalResult(model=shared, trained=told, keep=keep)
 
     tells_loss: ClassVar[bool] = True
 
