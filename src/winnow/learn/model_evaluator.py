@@ -23,7 +23,7 @@ BATCH_VALUES = 200_000
 """Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
 
 DEVICE_BATCH_VALUES = 4_000_000
-"""The same for a CUDA device, which is idle while small passes are launched: 8,000 photographs took ten times as long."""
+"""The same for a CUDA device, which idles while small passes are launched: 8,000 photographs took ten times as long."""
 
 COMPILED_ROWS = 8192
 """Samples that compiled code is given at a time: enough for all cores, and their outputs take little memory."""
