@@ -25,7 +25,7 @@ from winnow.runs import RunFolder, RunLabel, result_record
 from winnow.runs.event_log import encode_event
 
 RUNS, ROUNDS, CLIENTS, SELECTED, SEEDS = 1_000, 500, 100, 10, 5
-COMPARED, APPENDED, REPEATS = 100, 20, 7
+COMPARED, APPENDED, REPEATS, CALM_SECONDS = 100, 20, 7, 12.0
 CONFIG = """name = "made"\nrounds = {rounds}\nseed = {seed}\nalgorithm = "{algorithm}"
 [data]\nname = "digits"\nclients = 100
 [local]\nname = "sgd"\nlearning_rate = {rate}\nbatch_size = 32
@@ -78,6 +78,8 @@ def _new_round(server: "Server", runs: Path) -> Row:
     stream = server.stream(f"/runs/{key}/live?after={ROUNDS + 1}")
     delays = []
     for number in range(ROUNDS + 1, ROUNDS + 1 + APPENDED):
+        if number == ROUNDS + APPENDED:
+            time.sleep(CALM_SECONDS)  # after which pages are looked after less often
         with (folder / "events.jsonl").open("ab") as log:
             log.write(encode_event(finished_round(number, 0)))
         written = time.monotonic()

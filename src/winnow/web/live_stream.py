@@ -15,6 +15,8 @@ from winnow.web.sessions import Session
 Look: TypeAlias = Callable[[], dict[str, Any] | None]
 """What is new for a page since the last time; None for nothing. `ended` in it ends the stream."""
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.25, 15.0
+CALM_SECONDS = 10.0
+"""After so long without news, a page is looked after half as often."""
 
 
 def live_response(request: Request, look: Look, seconds: float = POLL_SECONDS) -> StreamingResponse:
@@ -25,7 +27,7 @@ def live_response(request: Request, look: Look, seconds: float = POLL_SECONDS) -
 
 
 async def _messages(session: Session, look: Look, seconds: float) -> AsyncIterator[bytes]:
-    quiet = 0.0
+    quiet = since_keep_alive = 0.0
     with session.stream():
         yield b"retry: 1000\n\n"
         while not session.is_over:
@@ -34,11 +36,12 @@ async def _messages(session: Session, look: Look, seconds: float) -> AsyncIterat
                 if "id" in found:  # which a browser says when it comes back
                     yield f"id: {found['id']}\n".encode()
                 yield b"data: " + msgspec.json.encode(found, enc_hook=json_default) + b"\n\n"
-                quiet = 0.0
+                quiet = since_keep_alive = 0.0
                 if found.get("ended"):
                     return
-            elif quiet >= KEEP_ALIVE_SECONDS:
+            elif since_keep_alive >= KEEP_ALIVE_SECONDS:
                 yield b": nothing new\n\n"  # so that a browser that has gone is noticed
-                quiet = 0.0
-            await anyio.sleep(seconds)
-            quiet += seconds
+                since_keep_alive = 0.0
+            pause = seconds if quiet < CALM_SECONDS else 2 * seconds
+            await anyio.sleep(pause)
+            quiet, since_keep_alive = quiet + pause, since_keep_alive + pause

@@ -83,7 +83,7 @@ class RunIndex:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = [root.absolute() for root in roots]
-        self._known: dict[Path, _Known] = {}
+        self._known: dict[str, _Known] = {}
         self._by_key: dict[str, IndexedRun] = {}
         self._looked, self._lock = -FRESH_SECONDS, threading.Lock()
         self.version = 0
@@ -103,17 +103,18 @@ class RunIndex:
         with self._lock:
             if time.monotonic() - self._looked < FRESH_SECONDS:
                 return
-            found = {path: self._read(path, root) for root in self._roots for path in _run_folders(root)}
+            found = {folder: self._read(folder, root) for root in self._roots for folder in _run_folders(root)}
             by_key = {known.run.key: known.run for known in found.values()}
             self._known = found
             if by_key != self._by_key:
                 self._by_key, self.version = by_key, self.version + 1
             self._looked = time.monotonic()
 
-    def _read(self, path: Path, root: Path) -> _Known:
-        stamp, known = files_stamp(path), self._known.get(path)
+    def _read(self, folder: str, root: Path) -> _Known:
+        stamp, known = files_stamp(folder), self._known.get(folder)
         if known is not None and known.stamp == stamp and known.run.state not in ("running", "interrupted"):
             return known
+        path = Path(folder)
         key = sha256(os.fsencode(path)).hexdigest()[:20]
         shown = root.name if path == root else str(path.relative_to(root))
         try:
@@ -182,19 +183,21 @@ def _started(path: Path, label: RunLabel) -> str:
     return label.started or datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a run, which are not looked through themselves; links are not followed."""
-    waiting, found = [(root, 0)], 0
+def _run_folders(root: Path) -> Iterator[str]:
+    """Folders with a run, which are not looked through themselves; links are not followed. As texts: a list of a
+    thousand is looked through every few seconds, and to make paths of them takes as long as to look.
+    """
+    waiting, found = [(str(root), 0)], 0
     while waiting and found < MAX_RUNS:
         folder, depth = waiting.pop()
-        if os.path.lexists(folder / file_names.LABEL):
+        if os.path.lexists(f"{folder}/{file_names.LABEL}"):
             found += 1
             yield folder
         elif depth < MAX_DEPTH:
-            waiting += [(Path(path), depth + 1) for path in _subfolders(folder)]
+            waiting += [(path, depth + 1) for path in _subfolders(folder)]
 
 
-def _subfolders(folder: Path) -> list[str]:
+def _subfolders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -202,7 +205,7 @@ def _subfolders(folder: Path) -> list[str]:
         return []
 
 
-def files_stamp(folder: Path) -> tuple[int, ...]:
+def files_stamp(folder: str | Path) -> tuple[int, ...]:
     """What changes whenever one of the files that tell of rounds and results does."""
     stamp: list[int] = []
     for name in ("", file_names.LABEL, file_names.RESULT, file_names.EVENTS):
