@@ -13,6 +13,8 @@ import pytest
 
 PLACES = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), Path("/usr/local/bin"), Path("/usr/bin")]
 SETTINGS = "-c fsync=off -c listen_addresses='' -c max_connections=60 -c shared_buffers=16MB"
+ROOM_BYTES = 4 * 1024**3
+"""What the clusters of several workers take, a database of each test in them, and as much again."""
 
 
 def binaries() -> Path | None:
@@ -32,13 +34,19 @@ def quietly(command: list[str | Path]) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
 
 
+def scratch_place() -> str:
+    """Memory where there is enough of it: deleting tens of thousands of small files takes a disk half a minute."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free >= ROOM_BYTES else "/tmp"
+
+
 @contextmanager
 def cluster() -> Iterator[str]:
     """A running cluster; gives the address of its socket's folder."""
     found = binaries()
     if found is None:
         pytest.skip("no PostgreSQL binaries on this machine")
-    folder = Path(tempfile.mkdtemp(prefix="winnow-pg-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="winnow-pg-", dir=scratch_place()))
     try:
         become = unprivileged(folder)
     except LookupError:
