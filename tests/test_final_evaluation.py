@@ -16,7 +16,7 @@ import winnow
 from test_report_page import fabricate, outline
 from winnow.core import ConfigError, Rejected, RunError
 from winnow.data import DataSet, Examples, FederatedData, federate, from_arrays
-from winnow.experiment.build_simulation import data_settings_for
+from winnow.experiment.prepare_clients import data_settings_for
 from winnow.learn.final_evaluation import MAX_CONFUSION_CLASSES
 from winnow.report import write_report
 from winnow.runs import EvaluationRecord, RunFolder, SampleScores

@@ -35,7 +35,7 @@ from winnow.deploy.client.connection import connect
 from winnow.deploy.client.local_federation import free_port
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
-from winnow.experiment.build_simulation import data_settings_for
+from winnow.experiment.prepare_clients import data_settings_for
 
 SETTINGS = ["data.clients=9", "engine.execution=loop", "select.fraction=0.5", "local.epochs=1"]
 """A job whose rounds take a fraction of a second: what is measured is the interruption."""

@@ -21,8 +21,9 @@ from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, DataError
 from winnow.data import ClientData, Preprocessing, federate
 from winnow.deploy.jobs.party_data import SiteData
-from winnow.experiment.build_simulation import data_settings_for, prepare_run
+from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
+from winnow.experiment.prepare_clients import data_settings_for
 from winnow.learn.algorithm import Recipe
 from winnow.learn.extended_model import state_without_heads
 from winnow.runs.event_log import encode_event

@@ -16,8 +16,8 @@ from winnow.config.schema import Experiment
 from winnow.data import DataSettings, OnDemand, from_frame
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.jobs.ipc_messages import CannotRunJob, JobFailed, JobFinished
-from winnow.experiment.build_simulation import data_settings_for
 from winnow.experiment.build_training_workflow import RunInputs
+from winnow.experiment.prepare_clients import data_settings_for
 from winnow.experiment.run import run_experiment
 
 

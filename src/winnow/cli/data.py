@@ -69,7 +69,7 @@ def split(
     from winnow.config.resolve import resolve
     from winnow.core.join_names import counted
     from winnow.data.split_into_site_folders import split_into_folders
-    from winnow.experiment.build_simulation import data_settings_for
+    from winnow.experiment.prepare_clients import data_settings_for
 
     experiment = resolve(source, sets=sets or (), seed=seed)
     for dealt in split_into_folders(data_settings_for(experiment), experiment.seed, sites, out, data):

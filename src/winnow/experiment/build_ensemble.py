@@ -2,68 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.config.label_checks import method_name
-from winnow.config.schema import Experiment
-from winnow.core import ConfigError, DataError, stream
+from winnow.core import ConfigError
 from winnow.data import ClientsOnDemand, Examples, FederatedData
 from winnow.data.client_attributes import ClientAttributes
 from winnow.experiment.build_evaluator import build_final_evaluator
-from winnow.experiment.build_training_workflow import (
-    RunInputs,
-    TrainingSetup,
-)
+from winnow.experiment.build_over_arch import OverArchBuilder
+from winnow.experiment.build_training_workflow import RunInputs, TrainingSetup
+from winnow.experiment.ensemble_clients import check_ensemble, cluster_clients, opt_in_clients
 from winnow.experiment.ensemble_setup import EnsembleSetup, ensemble_setup
 from winnow.learn.ensemble.cluster_rules import Members, PublicAttributes, names_alone
 from winnow.learn.ensemble.ensemble_settings import OverArch
-from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow, Leaf
-from winnow.learn.ensemble.leaf_outputs import LEAVES, OptInRounds
+from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
+from winnow.learn.ensemble.leaf import Leaf
 from winnow.learn.ensemble.leaf_seeds import leaf_seed
 from winnow.learn.evaluation import CombinedEvaluator, ServerEvaluator
-from winnow.learn.extended_model import ExtendedModel
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.run_plan import TrainingPlan
-from winnow.learn.stack import LocalTraining, ModelState, as_tensor
-from winnow.learn.training_workflow import TrainingWorkflow
-from winnow.learn.trial_update_on_server_samples import single_client_data
-from winnow.privacy.dp.client_book import ClientBook, refuse_label_clusters
-from winnow.privacy.dp.run_accounting import promises_privacy
+from winnow.privacy.dp.client_book import ClientBook
 
-PRIVATE_LEAF = "private columns"
 MAX_NAMED = 12
-
-
-def check_ensemble(experiment: Experiment, setup: TrainingSetup, inputs: RunInputs, *, deployed: bool) -> None:
-    """Refuse what an ensemble cannot do with this model, or here."""
-    whole, settings = experiment, experiment.ensemble
-    assert settings is not None
-    if inputs.estimator is not None or setup.preprocessing.inputs or isinstance(setup.model.module, ExtendedModel):
-        raise ConfigError(
-            "an ensemble's leaves are modules with one input and without further heads: no scikit-learn estimators, "
-            f"no data with several inputs, and not {method_name(whole.client)} with heads of its own"
-        )
-    if settings.clusters.from_labels:
-        refuse_label_clusters(whole.composed(), whole.filters, getattr(settings.clusters, "name", ""))
-    if deployed and settings.clusters.from_labels:
-        raise ConfigError("ensemble.clusters by loss tell labels, and are for simulations; cluster by sites")
-    if (
-        deployed
-        and not (settings.clusters.disjoint and not settings.private)
-        and promises_privacy(whole.composed(), whole.filters)
-    ):
-        raise ConfigError(
-            "a deployed site lets one noisy update of a client out in a round, and here clients train several leaves; "
-            "choose disjoint clusters without private columns"
-        )
-    if deployed and settings.clusters.by_attributes:
-        raise ConfigError(
-            f"ensemble.clusters: sites tell nothing of their clients' {settings.clusters.text}; cluster by "
-            '{ name = "sites", groups = … }, "hash" or "random"'
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +65,7 @@ class EnsembleBuilder:
             leaves,
             CombinedEvaluator(ServerEvaluator("reference", evaluator, held, plan.metrics), *beside),
             final,
-            None if over is None else partial(self._over_training, over, book),
+            None if over is None else self._over_arch(over, book).training,
             self.over_members,
             over_initial={} if over is None else made.over_setup.model.initial,
             further_rounds=made.settings.combine.further_rounds,
@@ -155,63 +117,19 @@ class EnsembleBuilder:
         )
         return Leaf(name=name, training=training, members=members)
 
-    def _over_training(self, over: OverArch, book: ClientBook, leaves: Sequence[ModelState]) -> TrainingWorkflow:
-        """The second stage on leaves that stand: their outputs on the server's samples are made here, once."""
-        made = self.made
-        setup, part = made.over_setup, made.outputs.part(leaves)
-        reference, test = (_with_outputs(made, part, examples) for examples in (self.reference, self.test))
+    def _over_arch(self, over: OverArch, book: ClientBook) -> OverArchBuilder:
         members = self.over_members
-        plan = setup.plan(self.sizes[members], reference, [self.names[client] for client in members.tolist()])
-        if over.at == "server":
-            algorithm = replace(plan.algorithm, schedule=OptInRounds(teach=self._teacher(part)))
-            plan = replace(plan, algorithm=algorithm, accountant=book.still_page())
-        else:
-            page = book.page(plan.algorithm, made.over_experiment.filters, members)
-            plan = replace(plan, accountant=page, constants={LEAVES: part})
-        return setup.workflow(
-            replace(plan, rounds_before=made.experiment.rounds),
+        return OverArchBuilder(
+            made=self.made,
+            at_server=over.at == "server",
+            book=book,
+            members=members,
             sizes=self.sizes[members],
-            local_test_sizes=None,
-            reference=reference,
-            test=test,
-            store=None,
             names=[self.names[client] for client in members.tolist()],
-            alone=False,
+            reference=self.reference,
+            test=self.test,
+            opt_in=self.opt_in,
         )
-
-    def _teacher(self, part: ModelState) -> Callable[[ModelState, int], ModelState]:
-        """Training at the server, on leaf outputs of the samples of those who opted in."""
-        made, given = self.made, self.opt_in()
-        if given is None or not len(given):
-            raise DataError(
-                "an over-arch at the server needs labelled samples there, of clients who opted in; the server has none"
-            )
-        examples, setup = _with_outputs(made, part, given), made.over_setup
-        x, y = setup.tensors(examples)
-        data, before = single_client_data(x, y), made.experiment.rounds
-
-        def teach(model: ModelState, round: int) -> ModelState:
-            training = LocalTraining(
-                execution=setup.model.execution,
-                data=data,
-                clients=np.zeros(1, np.int64),
-                local=made.over_experiment.local,
-                round=round - before,
-                seed=made.experiment.seed,
-                randomness=setup.model.randomness,
-                sent={"model": model},
-                stored=({},),
-            )
-            return {name: tensor[0] for name, tensor in training.train().states.items()}
-
-        return teach
-
-
-def _with_outputs(made: EnsembleSetup, part: ModelState, examples: Examples) -> Examples:
-    if not len(examples):
-        return examples
-    x = as_tensor(examples.x, made.model.probe[0].device)
-    return Examples(x=made.outputs.features(part, x).cpu().numpy(), y=examples.y)
 
 
 def simulated_ensemble(setup: TrainingSetup, federated: FederatedData, inputs: RunInputs) -> EnsembleBuilder:
@@ -272,27 +190,3 @@ def deployed_ensemble(
         others=others,
         opt_in=lambda: labelled,
     )
-
-
-def cluster_clients(experiment: Experiment, attributes: PublicAttributes) -> tuple[dict[str, Members], Members]:
-    """Each leaf's clients, and those who train no leaf because the over-arch is theirs."""
-    settings = experiment.ensemble
-    assert settings is not None
-    everybody, others = np.arange(len(attributes)), np.zeros(0, np.int64)
-    over = settings.combine
-    found = settings.clusters.clusters(attributes, experiment.seed)
-    if isinstance(over, OverArch) and over.at == "clients" and over.users == "others":
-        order = stream(experiment.seed, "ensemble", "over-arch users").permutation(everybody)
-        others = np.sort(order[: max(1, round(over.others * len(everybody)))])
-        found = {name: np.setdiff1d(members, others) for name, members in found.items()}
-        if empty := [name for name, members in found.items() if not len(members)]:
-            raise ConfigError(f"ensemble: all clients of leaf {empty[0]!r} train the over-arch; lower combine.others")
-    if settings.private:
-        found = {**found, PRIVATE_LEAF: np.setdiff1d(everybody, others)}
-    return found, others
-
-
-def opt_in_clients(over: OverArch, clients: int, seed: int) -> Members:
-    """Whose samples the server may have."""
-    order = stream(seed, "ensemble", "opt-in").permutation(clients)
-    return np.sort(order[: max(1, round(over.opt_in * clients))])

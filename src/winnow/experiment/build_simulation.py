@@ -5,25 +5,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from winnow.config.compatibility_checks import fingerprint
-from winnow.config.label_checks import method_name
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import (
     ClientsOnDemand,
     DataConditions,
-    DataSettings,
     FederatedData,
     NaturalPartition,
     Preprocessing,
-    federate,
 )
-from winnow.data.hidden_labels import with_labelled_rows
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.data.types import ClientNames
@@ -33,14 +29,12 @@ from winnow.experiment.build_training_workflow import (
     PROBE_SAMPLES,
     RunInputs,
     TrainingSetup,
-    set_up_device,
     set_up_training,
 )
-from winnow.experiment.encode_data import SampleEncoder, encode_federated
 from winnow.experiment.ensemble_setup import second_stage
-from winnow.experiment.load_data import load_data
 from winnow.experiment.model_card_data import DataSizes
 from winnow.experiment.open_worker_pool import local_handlers, open_worker_pool
+from winnow.experiment.prepare_clients import prepare_clients
 from winnow.experiment.pseudo_label_scores import score_pseudo_labels
 from winnow.experiment.reference_file import write_reference_file
 from winnow.learn.client_store import ClientStore
@@ -52,11 +46,7 @@ from winnow.learn.metrics import Metric
 from winnow.learn.models import ModelSettings
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import (
-    ClientSamples,
-    LazyTensorData,
     ModelState,
-    TensorData,
-    as_tensor,
     clients_that_fit,
     free_bytes,
 )
@@ -136,54 +126,28 @@ def prepare_run(
     A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`. What a
     frozen encoder makes of the samples is kept in the folder `features`.
     """
-    dataset = inputs.dataset or load_data(experiment.data, inputs.data_directory)
-    federated = federate(
-        dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
-    )
-    preprocessing, device = federated.preprocessing, set_up_device(experiment.engine)
-    if experiment.encode is not None:
-        encoder = SampleEncoder(experiment.encode, preprocessing, device, features, inputs.on_encoded)
-        federated = encode_federated(federated, encoder)
-    left_out = ""
-    if not experiment.client.uses_unlabelled:
-        federated, left_out = with_labelled_rows(federated, method_name(experiment.client))
-    data, local_test = _client_tensors(federated, device)
+    clients = prepare_clients(experiment, inputs, features)
+    federated, sizes = clients.federated, clients.federated.clients.sizes
     setup = set_up_training(
         experiment,
         inputs,
-        data.first_samples(PROBE_SAMPLES),
+        clients.samples.first_samples(PROBE_SAMPLES),
         federated.clients.classes,
         stream,
         preprocessing=federated.preprocessing,
         selection_is_public=False,
-        labels_notice=left_out,
+        labels_notice=clients.labels_notice,
     )
     found = _checked_fingerprint(federated, setup, inputs.metrics, expected_fingerprint)
-    sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    shown = None if federated.open is None else as_tensor(federated.open, data.device)
-    ensemble = None if experiment.ensemble is None else simulated_ensemble(setup, federated, inputs)
-    training: TrainingWorkflow | EnsembleWorkflow
-    if ensemble is not None:
-        plan, training = ensemble.plan, ensemble.workflow()
-    else:
-        plan = setup.plan(sizes, federated.reference, federated.client_names, 0 if shown is None else len(shown))
-        training = setup.workflow(
-            plan,
-            sizes=sizes,
-            local_test_sizes=None if federated.local_test is None else federated.local_test.sizes,
-            reference=federated.reference,
-            test=federated.test,
-            store=store,
-            names=federated.client_names,
-            server_labelled=federated.server_labelled,
-            open_samples=federated.open,
-        )
-    site = setup.model.site(data, local_test, shown)
+    store = ClientStore(len(sizes))
+    prepare = _plain_training if experiment.ensemble is None else _ensemble_training
+    plan, training, module, model_settings = prepare(setup, federated, inputs, store)
+    held = clients.samples, clients.local_test, clients.open_samples
+    site = setup.model.site(*held)
     if snapshot is not None:
-        _restore(_to_device(data.device, snapshot), training, store)
+        _restore(_to_device(clients.samples.device, snapshot), training, store)
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
-    rebuild = partial(setup.model.on_one_core().site, data, local_test, shown)
-    pool = open_worker_pool(experiment.engine, site, rebuild, sizes)
+    pool = open_worker_pool(experiment.engine, site, partial(setup.model.on_one_core().site, *held), sizes)
     second = second_stage(setup, inputs)
     simulation = _simulation(experiment, site, pool, federated, store, training.now, second)
     return PreparedRun(
@@ -192,19 +156,14 @@ def prepare_run(
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
         store=store,
-        module=setup.model.module if ensemble is None else ensemble.made.net,
-        model_settings=experiment.model if ensemble is None else ensemble.made.model_settings,
+        module=module,
+        model_settings=model_settings,
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
-        preprocessing=preprocessing,
+        preprocessing=clients.preprocessing,
         client_names=federated.client_names,
         class_labels=federated.preprocessing.labels(federated.clients.classes or 0),
-        sizes=DataSizes(
-            clients=len(sizes),
-            samples=int(sizes.sum()),
-            reference=len(federated.reference),
-            test=len(federated.test),
-        ),
+        sizes=clients.sizes,
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),
@@ -218,6 +177,41 @@ def prepare_run(
     )
 
 
+class _PreparedTraining(NamedTuple):
+    """A workflow, and the module whose states are its models."""
+
+    plan: TrainingPlan
+    workflow: TrainingWorkflow | EnsembleWorkflow
+    module: nn.Module
+    model_settings: ModelSettings
+
+
+def _plain_training(
+    setup: TrainingSetup, federated: FederatedData, inputs: RunInputs, store: ClientStore
+) -> _PreparedTraining:
+    sizes, shown = federated.clients.sizes, federated.open
+    plan = setup.plan(sizes, federated.reference, federated.client_names, 0 if shown is None else len(shown))
+    workflow = setup.workflow(
+        plan,
+        sizes=sizes,
+        local_test_sizes=None if federated.local_test is None else federated.local_test.sizes,
+        reference=federated.reference,
+        test=federated.test,
+        store=store,
+        names=federated.client_names,
+        server_labelled=federated.server_labelled,
+        open_samples=shown,
+    )
+    return _PreparedTraining(plan, workflow, setup.model.module, setup.experiment.model)
+
+
+def _ensemble_training(
+    setup: TrainingSetup, federated: FederatedData, inputs: RunInputs, store: ClientStore
+) -> _PreparedTraining:
+    built = simulated_ensemble(setup, federated, inputs)
+    return _PreparedTraining(built.plan, built.workflow(), built.made.net, built.made.model_settings)
+
+
 def _clock(experiment: Experiment, federated: FederatedData) -> RunClock:
     """Devices are simulated where a fleet is described or clients are made up. The user's data that come with their
     clients (owners, a file for each) belong to somebody real, of whose machines nothing is known.
@@ -226,22 +220,6 @@ def _clock(experiment: Experiment, federated: FederatedData) -> RunClock:
     given = isinstance(federated.clients, ClientsOnDemand) or isinstance(data.partition, NaturalPartition)
     own = data.path is not None or data.name not in KNOWN_SETS
     return "none" if given and own and "fleet" not in experiment.model_fields_set else "device"
-
-
-def data_settings_for(experiment: Experiment) -> DataSettings:
-    """Where clients hold the reference set, no rows are set aside for one."""
-    return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
-
-
-def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[ClientSamples, TensorData | None]:
-    """The clients' samples, and their local tests on the same tensors."""
-    clients, local_test = federated.clients, federated.local_test
-    if isinstance(clients, ClientsOnDemand):
-        return LazyTensorData(loader=clients, device=device), None
-    data = TensorData.from_client_data(clients, device)
-    if local_test is None:
-        return data, None
-    return data, TensorData(x=data.x, y=data.y, rows=local_test.rows, offsets=local_test.offsets)
 
 
 def _checked_fingerprint(

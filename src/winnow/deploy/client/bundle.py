@@ -18,9 +18,9 @@ from winnow.data import DataSettings
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
-from winnow.experiment.build_simulation import data_settings_for
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
+from winnow.experiment.prepare_clients import data_settings_for
 from winnow.experiment.run_workflow import WorkflowSpec
 from winnow.learn.collect import Collect
 

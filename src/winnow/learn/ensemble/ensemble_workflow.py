@@ -1,50 +1,31 @@
 """A workflow of workflows: leaves advance round after round in turn, each on its clients alone; then an over-arch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isnan
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace as replace_struct
 from numpy.typing import NDArray
 
 from winnow.core import (
-    UNTIL_ALL,
     AnyEvent,
-    Cost,
     Evaluated,
     Federation,
     Rejected,
-    Reply,
     RoundFinished,
     RunError,
     Selected,
     Snapshot,
     Stopped,
-    Task,
 )
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.ensemble.ensemble_net import joined_state, leaf_states
+from winnow.learn.ensemble.leaf import Leaf, nearest_leaves, renumbered, with_leaves
 from winnow.learn.ensemble.subset_federation import SubsetFederation
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
-from winnow.learn.handlers import LossEvaluationSettings
 from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.stack import ModelState
 from winnow.learn.training_workflow import TrainingWorkflow
-
-PRIVACY = "privacy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """A training on a cluster's clients."""
-
-    name: str
-    training: TrainingWorkflow
-    members: NDArray[np.int64]
-
 
 MakeOver = Callable[[Sequence[ModelState]], TrainingWorkflow]
 """From the trained leaves to the training of an over-arch on them."""
@@ -156,12 +137,12 @@ class EnsembleWorkflow:
         """
         for event in run:
             if isinstance(event, RoundFinished):
-                finished.append(_renumbered(event, leaf.members))
+                finished.append(renumbered(event, leaf.members))
                 return
             if isinstance(event, Stopped):
                 self._stopped = self._stopped or f"{leaf.name}: {event.reason}"
             elif self._alone or isinstance(event, Selected | Rejected):
-                yield _renumbered(event, leaf.members)
+                yield renumbered(event, leaf.members)
 
     def _finished(self, leaves: Sequence[RoundFinished]) -> RoundFinished:
         """The end of a round of all leaves."""
@@ -169,41 +150,16 @@ class EnsembleWorkflow:
             self._keep_of_leaf(self.leaves[0].training, leaves[0])
             return leaves[0]
         self._keep(self._evaluated())
-        spent = [event.metrics[PRIVACY] for event in leaves if PRIVACY in event.metrics]
-        privacy = {PRIVACY: {name: max(each[name] for each in spent) for name in spent[0]}} if spent else {}
-        told = {
-            leaf.name: event.metrics[self._plan.evaluated_by]
-            for leaf, event in zip(self.leaves, leaves, strict=False)
-            if len(leaves) == len(self.leaves) and self._plan.evaluated_by in event.metrics
-        }
-        losses = [(event.loss, len(event.aggregated)) for event in leaves if not isnan(event.loss)]
-        weight = sum(count for _, count in losses)
-        return RoundFinished(
-            round=self.round,
-            at=self.now,
-            version=self.round,
-            metrics={**self._metrics, **told, **privacy},
-            aggregated=np.unique(np.concatenate([event.aggregated for event in leaves])),
-            loss=sum(loss * count for loss, count in losses) / weight if weight else float("nan"),
-            joules=sum(event.joules for event in leaves),
-            cost=Cost.total([event.cost for event in leaves]),
+        whole = RoundFinished(
+            round=self.round, at=self.now, version=self.round, metrics=self._metrics, aggregated=np.zeros(0, np.int64)
         )
+        return with_leaves(whole, self.leaves, leaves, self._plan.evaluated_by)
 
     def _regrouped(self, federation: Federation) -> list[Iterator[AnyEvent]]:
         """The leaves' runs, with every client at the leaf whose loss on its samples is least; who does not answer
         stays where it is.
         """
-        clients = np.arange(len(federation.population))
-        losses = np.full((len(self.leaves), len(clients)), np.inf)
-        for place, leaf in enumerate(self.leaves):
-            losses[place, leaf.members] = np.finfo(np.float64).max
-            tasks = _loss_tasks(leaf.training.shared, clients.tolist(), self.round)
-            with federation.dispatch(tasks, UNTIL_ALL) as exchange:
-                for outcome in exchange:
-                    told = outcome.metrics.get("start_loss") if isinstance(outcome, Reply) else None
-                    if told is not None and np.isfinite(told):
-                        losses[place, outcome.task.client] = told
-        nearest = losses.argmin(0)
+        nearest = nearest_leaves(self.leaves, federation, self.round)
         self.leaves = [
             Leaf(name=leaf.name, training=leaf.training, members=np.flatnonzero(nearest == place))
             for place, leaf in enumerate(self.leaves)
@@ -221,7 +177,7 @@ class EnsembleWorkflow:
         assert self.over is not None
         if isinstance(event, RoundFinished):
             self.round, self.now = event.round, event.at
-        changed: AnyEvent = _renumbered(event, self._over_members)
+        changed: AnyEvent = renumbered(event, self._over_members)
         return changed
 
     # Scores -----------------------------------------------------------------------------------------------------------
@@ -298,19 +254,3 @@ class EnsembleWorkflow:
             self._begin_over()
             assert self.over is not None
             self.over.restore(Snapshot(arrays=groups["over"], values=parts["over"]))
-
-
-def _renumbered(event: AnyEvent, members: NDArray[np.int64]) -> Any:
-    """The event with clients by their numbers in the whole federation."""
-    if isinstance(event, Selected):
-        return replace(event, clients=members[event.clients])
-    if isinstance(event, Rejected):
-        return replace(event, client=int(members[event.client]))
-    return replace(event, aggregated=members[event.aggregated]) if isinstance(event, RoundFinished) else event
-
-
-def _loss_tasks(model: ModelState, clients: Sequence[int], round: int) -> list[Task]:
-    payload = {"model": model}
-    settings = LossEvaluationSettings()
-    first = Task(name="evaluate-loss", client=0, round=round, version=round, payload=payload, settings=settings)
-    return [replace_struct(first, client=client) for client in clients]

@@ -12,9 +12,10 @@ from torch import Tensor
 from winnow.config.schema import Experiment
 from winnow.core import RoundFinished
 from winnow.data import DataSet, DataSettings, federate
-from winnow.experiment.build_simulation import data_settings_for, prepare_run
+from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.load_data import load_data
+from winnow.experiment.prepare_clients import data_settings_for
 from winnow.experiment.run import run_experiment
 from winnow.learn.ensemble.ensemble_net import Combination, EnsembleNet, combined, joined_state
 from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow

@@ -3,9 +3,9 @@
 import numpy as np
 
 from winnow.config.schema import Experiment
-from winnow.experiment.build_ensemble import opt_in_clients
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
+from winnow.experiment.ensemble_clients import opt_in_clients
 from winnow.experiment.run import run_experiment
 from winnow.learn.ensemble.ensemble_settings import OverArch
 from winnow.learn.local_optimiser import Sgd
