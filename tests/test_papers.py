@@ -238,6 +238,21 @@ def test_figures_are_drawn_from_lines():
     assert "No results yet" in text.split("<h2>Figure 5: gas-turbine")[1].split("</section>")[0]
 
 
+def test_curves_and_scores_are_also_told_in_numbers():
+    counts = SelectionCounts(labels=("clean", "blur"), condition=(0, 1, 0, 1), selections=(5, 1, 4, 0))
+    first, last = (0.45, 0.05, 0.4, 0.1), (0.4, 0.2, 0.3, 0.1)
+    lines = [
+        run_line("table3", "fedprof", trace=(0.1, *[0.5] * 9, 0.7), counts=counts, scores=(first, last)),
+        run_line("table3", "fedprof", seed=1, trace=(0.1, *[0.4] * 6)),
+    ]
+    write_markdown_page(Path("page.md"), PAPERS["fedprof"], lines_by_key(lines), ["fig6", "fig8"])
+    text = Path("page.md").read_text()
+    assert "| Algorithm | 5 | 10 |" in text
+    assert "| FedProf | 0.450 | 0.700 (1) |" in text
+    assert "| clean | 1.700 | 1.400 |" in text
+    assert "| blur | 0.300 | 0.600 |" in text
+
+
 def test_profiling_costs_what_table_4_says_within_a_quarter():
     for task in OVERHEAD_CASES:
         ours, paper = profiling_overhead(task), read_package_toml("values.toml")["table4"][task.preset]

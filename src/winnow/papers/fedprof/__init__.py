@@ -64,7 +64,8 @@ FEDPROF = Paper(
     lead=(
         "Tables and figures of Wu et al., FedProf: Selective Federated Learning Based on Distributional"
         " Representation Profiling (2022), ours beside the paper's. Mean ± standard deviation over seeds, measured on"
-        " the reference set. MNIST stands in for EMNIST, and CIFAR-10 for CIFAR-100 in figure 3."
+        " the reference set. MNIST stands in for EMNIST, and CIFAR-10 for CIFAR-100 in figure 3. Figure 2 is a sketch"
+        " and figure 11 a diagram: there is nothing in them to measure."
     ),
     items=(
         TABLE1,

@@ -9,7 +9,8 @@ from winnow.papers.fedprof.tables import ResultTable
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, SelectionCounts, run_result_lines
-from winnow.report import figures
+from winnow.report import MeanAndSd, figures
+from winnow.report.number_format import mean_sd_text
 from winnow.report.plot_data import ParticipationCounts, ScoreHistory
 from winnow.report.tables import PARTICIPATION_HEADER, participation_table
 
@@ -55,14 +56,38 @@ class ScoresFigure(_OfFedProf):
     """Figure 8: scores λ/Λ by round, one row a client."""
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
-        run = next((run for run in self.shown(lines) if run.scores), None)
-        if run is None:
+        scored = [run for run in self.shown(lines) if run.scores]
+        if not scored:
             return []
+        run = scored[0]
         scores = ScoreHistory(rounds=np.arange(1, len(run.scores) + 1), values=np.array(run.scores))
         caption = (
             f"{self.table.preset}, seed {run.seed}: selection probability of each client, relative to uniform selection"
         )
-        return [FigureBlock(figures.score_map(scores, _participation(run.counts)), caption)]
+        return [FigureBlock(figures.score_map(scores, _participation(run.counts)), caption), _scores_table(scored)]
+
+
+def _scores_table(runs: Sequence[RunResultLine]) -> TableBlock:
+    """Clients' probabilities relative to uniform selection, by what was done to their data."""
+    labels = list(dict.fromkeys(label for run in runs if run.counts for label in run.counts.labels))
+    last = min(len(run.scores) for run in runs)
+    rounds = sorted({1, max(1, last // 2), last})
+    rows = [[label, *(mean_sd_text(_relative_score(runs, label, at), 3) for at in rounds)] for label in labels]
+    return TableBlock(
+        f"Probability of being drawn next, relative to uniform selection, mean ± standard deviation over {len(runs)}"
+        " seeds, by round.",
+        ["Data", *map(str, rounds)],
+        rows,
+    )
+
+
+def _relative_score(runs: Sequence[RunResultLine], label: str, at: int) -> MeanAndSd | None:
+    means = []
+    for run in runs:
+        if run.counts and label in run.counts.labels:
+            own = np.array(run.counts.condition) == run.counts.labels.index(label)
+            means.append(float(np.array(run.scores[at - 1])[own].mean()) * len(own))
+    return MeanAndSd.of(means)
 
 
 def _participation(counts: SelectionCounts | None) -> ParticipationCounts:
