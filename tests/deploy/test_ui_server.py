@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -39,6 +40,7 @@ from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import OpenLogin
 from winnow.web import peer_certificate
 from winnow.web.server_pages import serve_server_pages
+from winnow.web.sessions import Sessions
 
 
 class Pages:
@@ -103,6 +105,18 @@ def test_a_link_logs_in_once(pages: Pages) -> None:
     told = pages.audit()
     assert "login link" in told
     assert "accepted: by link" in told
+
+
+def test_nothing_of_a_login_is_on_the_servers_disk(pages: Pages) -> None:
+    """So that no copy of its folders logs anybody in, and a restart ends all logins by link."""
+    browser = pages.logged_in("the-member")
+    (secret,) = browser.cookies.values()
+    assert browser.get("/").status == 200
+    traces = [secret.encode(), sha256(secret.encode()).digest(), sha256(secret.encode()).hexdigest().encode()]
+    files = [file for top in (pages.world.folder, pages.world.kits) for file in top.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    assert not [file for file in files if any(trace in file.read_bytes() for trace in traces)]
+    assert Sessions().find(secret) is None
 
 
 def test_a_certificate_logs_in(pages: Pages) -> None:
