@@ -32,14 +32,18 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+def job_processes(kit: Path, agent: int) -> list[int]:
+    """Those that work for the agent or the server of a kit, whoever forked them."""
+    return [pid for pid in processes_in(kit.resolve()) if pid != agent]
+
+
 def strike(world: TableWorld, what: str, rng: np.random.Generator) -> None:
     """Kill a site's worker, its agent, the runner, or the server; who would be missed is started again."""
     site = world.sites[rng.integers(len(world.sites))]
     if what in ("worker", "runner"):
         party = site if what == "worker" else "server"
-        for pid in processes_in(world.kit(party).resolve()):
-            if pid != world.processes[party].pid:
-                os.kill(pid, signal.SIGKILL)
+        for pid in job_processes(world.kit(party), world.processes[party].pid):
+            os.kill(pid, signal.SIGKILL)
         return
     name = site if what == "agent" else "server"
     world.kill(name)

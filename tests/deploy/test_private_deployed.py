@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from broker import Broker
+from killing import job_processes
 from loopback import Loopback, StoppedError
 from msgspec.structs import replace as changed
 from scipy.optimize import brentq
@@ -399,15 +399,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         yield running
 
 
-def runners(federation: LocalFederation) -> list[int]:
-    """The processes that the server has started."""
-    found: list[int] = []
-    for thread in Path(f"/proc/{federation.processes['server'].pid}/task").iterdir():
-        with suppress(OSError):  # it has gone since it was listed
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
 def departures(federation: LocalFederation, job: str) -> dict[tuple[str, int, str], int]:
     """By site, client and thing, how often it has left."""
     found = {}
@@ -429,7 +420,7 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
     sets = [*SETS, *WAYS[way]]
     job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
     eventually(lambda: job.state().round >= 1, "the second round is under way")
-    for runner in runners(federation):
+    for runner in job_processes(federation.kit("server"), federation.processes["server"].pid):
         os.kill(runner, signal.SIGKILL)
     assert job.wait(300).round == 4
     lines = [line.text for line in job.lines()]

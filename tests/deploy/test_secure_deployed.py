@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from disk_watch import looking_for
+from killing import job_processes
 from loopback import Loopback, StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
@@ -348,7 +349,7 @@ def kill_runner_when_vectors_have_left(federation: LocalFederation) -> None:
         time.sleep(0.2)  # what it was writing is written, or is not
         try:
             if newest(federation)[-1] == before[-1]:
-                (runner,) = runners(federation)
+                (runner,) = job_processes(federation.kit("server"), federation.processes["server"].pid)
                 os.kill(runner, signal.SIGKILL)
                 return
         finally:
@@ -369,22 +370,11 @@ def newest(federation: LocalFederation) -> list[tuple[str, int]]:
     return found
 
 
-def runners(federation: LocalFederation) -> list[int]:
-    """The processes of jobs at the server."""
-    server, found = federation.processes["server"].pid, []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server and b"winnow.deploy.sandbox.child_entry_point" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
 @pytest.mark.slow(part="kills")
 def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFederation, tmp_path: Path) -> None:
     sets = [*SETS, "collect.name=secure", DEADLINE]
     job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=5, rounds=3, algorithm="fedavg")
-    eventually(lambda: answers(federation, "site-4") >= 5, "trained, advertised, and more")
+    eventually(lambda: answers(federation, "site-4", job.name) >= 5, "trained, advertised, and more")
     os.killpg(federation.processes["site-4"].pid, signal.SIGKILL)
     assert job.wait(300).round == 3
     log = RunFolder.open(job.download(tmp_path / "run")).log
@@ -397,11 +387,11 @@ def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFeder
     assert all("no answer within" in event.reason for event in refused)
 
 
-def answers(federation: LocalFederation, site: str) -> int:
-    """How many answers of the round under way a site has made."""
+def answers(federation: LocalFederation, site: str, job: str) -> int:
+    """How many answers of the job's round under way a site has made."""
     base = sqlite3.connect(federation.kit(site) / "state" / STATE_FILE)
     try:
-        return int(base.execute("SELECT count(*) FROM replies").fetchone()[0])
+        return int(base.execute("SELECT count(*) FROM replies WHERE job = ?", (job,)).fetchone()[0])
     except sqlite3.OperationalError:
         return 0
     finally:
