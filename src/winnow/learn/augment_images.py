@@ -45,8 +45,10 @@ def shifted(x: Tensor, draws: Tensor) -> Tensor:
     rows, columns = (_shifted_places(size, draws[:, axis]) for axis, size in enumerate(x.shape[-2:]))
     if _in_colour(x):
         columns = torch.where(draws[:, 2:3] < 0.5, columns.flip(1), columns)
-    sample = torch.arange(len(x), device=x.device)[:, None, None]
-    return x[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    width = x.shape[-1]
+    places = (width * rows[:, :, None] + columns[:, None, :]).flatten(1).unsqueeze(1)
+    flat = x.flatten(2)
+    return flat.gather(2, places.expand_as(flat)).view(x.shape)
 
 
 def distorted(x: Tensor, draws: Tensor) -> Tensor:
@@ -110,8 +112,18 @@ def _affine(turn: Tensor, shear_across: Tensor, shear_down: Tensor, across: Tens
 
 
 def _resampled(x: Tensor, matrices: Tensor) -> Tensor:
-    grid = functional.affine_grid(matrices.to(x.dtype), list(x.shape), align_corners=False)
+    grid = _affine_grid(matrices.to(x.dtype), x.shape[2], x.shape[3])
     return functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def _affine_grid(matrices: Tensor, height: int, width: int) -> Tensor:
+    """As `functional.affine_grid`, which multiplies a matrix for each image: [n, height, width, 2]."""
+    down, across = (
+        (torch.arange(size, device=matrices.device, dtype=matrices.dtype) * 2 + 1) / size - 1
+        for size in (height, width)
+    )
+    by_column, by_row, constant = (each[:, :, None, None] for each in matrices.unbind(2))
+    return ((by_row * down[:, None] + constant) + by_column * across).permute(0, 2, 3, 1)
 
 
 def _faded(x: Tensor, towards: Tensor, kept: Tensor) -> Tensor:

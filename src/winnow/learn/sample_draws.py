@@ -60,11 +60,11 @@ def _signed(number: int) -> int:
 
 def _mixed(words: Tensor) -> Tensor:
     """SplitMix64's finaliser. Products of int64 wrap around, as those of unsigned words do."""
-    words = (words ^ _shifted(words, 30)) * _FIRST
-    words = (words ^ _shifted(words, 27)) * _SECOND
-    return words ^ _shifted(words, 31)
+    words = _shifted(words, 30).bitwise_xor_(words).mul_(_FIRST)
+    words = _shifted(words, 27).bitwise_xor_(words).mul_(_SECOND)
+    return _shifted(words, 31).bitwise_xor_(words)
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
     """To the right, with noughts from the left; torch would repeat the sign."""
-    return (words >> by) & ((1 << (64 - by)) - 1)
+    return (words >> by).bitwise_and_((1 << (64 - by)) - 1)
