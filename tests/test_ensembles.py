@@ -1,18 +1,23 @@
 """Federated ensembles: clusters, leaves, what combines them, checkpoints, and the module that comes of it."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import winnow
+from winnow.config.planned_rounds import planned_rounds
 from winnow.config.resolve import resolve
 from winnow.core import AnyEvent, ConfigError, RoundFinished
 from winnow.experiment import run as run_module
 from winnow.experiment.run import Result, run_experiment
+from winnow.explain.privacy_report import make_privacy_report
 from winnow.learn.ensemble.cluster_rules import ColumnClusters, HashClusters, KMeansClusters, PublicAttributes, k_means
+from winnow.progress import live_display
 
 OVER_AT_SERVER = {"name": "over-arch", "rounds": 3, "opt_in": 0.3, "hidden": [8]}
 OVER_AT_CLIENTS = {"name": "over-arch", "at": "clients", "rounds": 3, "hidden": [8]}
@@ -212,3 +217,27 @@ def test_clusters_by_the_target_are_refused() -> None:
     ensemble = {"clusters": {"name": "column", "column": "bought", "count": 2}}
     with pytest.raises(ConfigError, match="clusters would tell labels"):
         winnow.run(table(ensemble=ensemble) | {"data": {"clients": 5, "targets": ["bought"]}}, data=rows)
+
+
+def test_the_rounds_of_an_over_arch_are_counted_with_the_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_display, "SECONDS_BETWEEN_LINES", -1.0)
+    told = io.StringIO()
+    whole = resolve(table(rounds=2, ensemble=three(OVER_AT_CLIENTS)))
+    with live_display.Progress(whole, Console(file=told, width=200)) as display:
+        result = run_experiment(whole, out=tmp_path / "run", on_start=display.on_start, on_event=display.on_event)
+    assert "round 5/5" in told.getvalue()
+    assert result.summary.rounds == whole.all_rounds == planned_rounds(result.view.config) == 5
+    assert planned_rounds(resolve(table(rounds=2, ensemble=three())).model_dump()) == 2
+
+
+def test_explain_says_who_trains_which_leaf() -> None:
+    def said(**settings: Any) -> str:
+        return " ".join(make_privacy_report(resolve(table(**settings))).parts)
+
+    noise = {"name": "central-dp", "noise_multiplier": 1.0, "clip": 1.0, "delta": 1e-5}
+    assert "clustered by chance" in said(ensemble=three())
+    assert "every leaf is trained by all clients" in said(ensemble=three(name="everybody"))
+    assert "ε" not in said(ensemble=three())
+    assert "composed; the worst client's ε is told" in said(ensemble=three(), collect=noise)

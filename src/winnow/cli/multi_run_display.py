@@ -43,7 +43,7 @@ class MultiRunDisplay:
             self._rounds[index] = message.round
             self._running.add(index)
             return
-        self._rounds[index] = self._experiments[index].rounds
+        self._rounds[index] = self._experiments[index].all_rounds
         self._running.discard(index)
         self._completed += 1
         if self._console is not None and self._live is None:
@@ -59,19 +59,19 @@ class MultiRunDisplay:
     @property
     def _left(self) -> str:
         """How long it will take, estimated from the rounds made so far."""
-        total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
+        total, done = sum(each.all_rounds for each in self._experiments), sum(self._rounds)
         spent = time.monotonic() - self._started
         return f"{format_duration(spent / done * (total - done))} left" if 0 < done < total else ""
 
     def _render(self) -> RenderableType:
-        total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
+        total, done = sum(each.all_rounds for each in self._experiments), sum(self._rounds)
         lines = Table.grid(padding=(0, 1))
         lines.add_row(self._count, ProgressBar(total=total, completed=done, width=20), self._left)
         for index in sorted(self._running):
             experiment = self._experiments[index]
             lines.add_row(
                 f"{experiment.algorithm}, seed {experiment.seed}",
-                ProgressBar(total=experiment.rounds, completed=self._rounds[index], width=20),
-                f"round {self._rounds[index]}/{experiment.rounds}",
+                ProgressBar(total=experiment.all_rounds, completed=self._rounds[index], width=20),
+                f"round {self._rounds[index]}/{experiment.all_rounds}",
             )
         return lines

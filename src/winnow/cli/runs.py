@@ -50,6 +50,7 @@ def runs(
 
 def _row(view: "RunView", record: dict[str, Any], folder: Path) -> tuple[str, ...]:
     from winnow.cli.render_results import run_state
+    from winnow.config.planned_rounds import planned_rounds
 
     assert view.path is not None
     label, best = view.label, record.get("best")
@@ -57,7 +58,7 @@ def _row(view: "RunView", record: dict[str, Any], folder: Path) -> tuple[str, ..
         str(view.path.relative_to(folder)),
         label.algorithm,
         str(label.seed),
-        f"{record['rounds']}/{view.config.get('rounds', record['rounds'])}",
+        f"{record['rounds']}/{planned_rounds(view.config) or record['rounds']}",
         f"{best['value']:.4f}" if best and best["value"] is not None else "",
         run_state(view, record.get("stopped")),
         _started(view)[:16].replace("T", " "),

@@ -181,6 +181,11 @@ class Experiment(Settings):
         )
 
     @property
+    def all_rounds(self) -> int:
+        """With those of an ensemble's over-arch."""
+        return self.rounds + (0 if self.ensemble is None else self.ensemble.combine.further_rounds)
+
+    @property
     def probes(self) -> bool:
         """Whether models are scored by a linear probe of their features."""
         return self.evaluation.probe == "linear" or (self.evaluation.probe is None and self.client.learns_features)

@@ -16,9 +16,11 @@ from winnow.explain.privacy_lint import (
     sends_profiles,
 )
 from winnow.learn.algorithm_part import TOLD_BY_CLIENTS, AlgorithmPart, EvidenceKind
+from winnow.learn.client_round_method import ClientUpdate
 from winnow.learn.collect import PlainCollect
 from winnow.learn.ensemble.ensemble_settings import OverArch
 from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
+from winnow.privacy.dp.run_accounting import promises_privacy
 from winnow.privacy.encrypted_profile_server import EncryptedComparison
 from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 from winnow.privacy.peers.peers_collect import PeersCollect
@@ -73,7 +75,8 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
     if not clients:  # the data say how many there are
         return
     if experiment.ensemble is not None:
-        yield "how long a budget lasts depends on how many clients each leaf has; a run tells it by round"
+        if promises_privacy(experiment.composed(), experiment.filters):
+            yield "how long a budget lasts depends on how many clients each leaf has; a run tells it by round"
         return
     try:
         yield from forecast(experiment.composed(), experiment.filters, clients, experiment.rounds)
@@ -100,7 +103,10 @@ def _ensemble_text(experiment: Experiment) -> str:
     if settings is None:
         return ""
     over = settings.combine if isinstance(settings.combine, OverArch) else None
-    told = f"ensemble: clients are clustered by {settings.clusters.text}, and each cluster trains a leaf alone. "
+    if settings.clusters.disjoint:
+        told = f"ensemble: clients are clustered by {settings.clusters.text}, and each cluster trains a leaf alone. "
+    else:
+        told = "ensemble: every leaf is trained by all clients. "
     if settings.clusters.from_labels:
         told += "Which leaf a client joins tells of its labels. "
     if over is None:
@@ -111,7 +117,9 @@ def _ensemble_text(experiment: Experiment) -> str:
         told += "The over-arch is trained by clients on leaf outputs that stay with them. "
     if settings.private:
         told += f"The columns {', '.join(settings.private)} are in one leaf alone, whose outputs stay with clients. "
-    return told + "What each client releases, in all its trainings, is composed; the worst client's ε is told."
+    if promises_privacy(experiment.composed(), experiment.filters):
+        told += "What each client releases, in all its trainings, is composed; the worst client's ε is told."
+    return told.rstrip()
 
 
 def _encoder_text(experiment: Experiment) -> str:
@@ -175,6 +183,7 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
     yield _updates(experiment)
     if reports_training_losses(experiment):
         yield "every client's training loss and number of steps, in each round in which it participates"
+        yield from _told_of_labels(experiment.client)
     else:
         yield "how many steps every client took"
     if reports_model_losses(experiment):
@@ -196,6 +205,13 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
     yield "how many samples each client has, which clients were selected, and when each replied"
     if asks_for_units(experiment):
         yield UNITS
+
+
+def _told_of_labels(client: ClientUpdate) -> Iterator[str]:
+    if client.label_threshold is not None:
+        yield "of which share of its unlabelled samples the model was sure, client by client"
+    if client.tells_labelled_share:
+        yield "which share of its samples has labels, client by client"
 
 
 def _updates(experiment: Experiment) -> str:

@@ -216,7 +216,7 @@ class Progress:
             ProgressHeader(
                 title=title(self._experiment),
                 metric=prepared.plan.metric,
-                rounds=self._experiment.rounds,
+                rounds=self._experiment.all_rounds,
                 evaluated_by=self._experiment.evaluation.by,
                 lower_is_better=prepared.plan.lower_is_better,
                 privacy_budgets=read_privacy_budgets(self._experiment.model_dump()),

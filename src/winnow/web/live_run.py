@@ -3,6 +3,7 @@
 from html import escape
 from typing import Any
 
+from winnow.config.planned_rounds import planned_rounds
 from winnow.core import RunError
 from winnow.report.number_format import MISSING, number_text
 from winnow.runs import RunFolder, RunView, file_names
@@ -29,10 +30,10 @@ def live_cards(run: IndexedRun, view: RunView, points: int) -> str:
 
 
 def _facts(state: str, progress: RunProgress, view: RunView) -> dict[str, str]:
-    asked, label = view.config.get("rounds"), view.label
+    asked, label = planned_rounds(view.config), view.label
     facts = {
         "State": state,
-        "Rounds": f"{progress.rounds:,}" + (f" of {asked:,}" if isinstance(asked, int) else ""),
+        "Rounds": f"{progress.rounds:,}" + (f" of {asked:,}" if asked is not None else ""),
         f"Best {label.metric}": MISSING if progress.best is None else f"{progress.best:.4f}",
         f"Last {label.metric}": MISSING if progress.last is None else f"{progress.last:.4f}",
     }

@@ -6,6 +6,7 @@ The rest of the configuration is for the job's own processes, which check it.
 from pydantic import ValidationError
 
 from winnow.config.job_settings import JobSettings
+from winnow.config.planned_rounds import planned_rounds
 from winnow.core import ConfigError, Settings
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.wire.errors import one_line
@@ -33,10 +34,10 @@ def read_job_spec(bundle: Bundle) -> JobSpec:
         first = error.errors()[0]
         where = "".join(f"{key}: " for key in first["loc"])
         raise ConfigError(f"[job] {where}{first['msg'].removeprefix('Value error, ')}") from error
-    rounds = table.get("rounds", 0)
+    rounds = planned_rounds(table) or 0
     return JobSpec(
         title=one_line(str(table.get("name", bundle.data_name))[:200]),
-        rounds=rounds if isinstance(rounds, int) and rounds > 0 else 0,
+        rounds=max(0, rounds),
         data=bundle.data_name,
         settings=settings,
     )

@@ -64,7 +64,7 @@ class ClusterRule(Choice):
 
     @property
     def text(self) -> str:
-        """By what clients are told apart, for people."""
+        """Who trains which leaf, for people: "clients are clustered by …"."""
         return str(getattr(self, "name", ""))
 
 
@@ -128,6 +128,10 @@ class HashClusters(ClusterRule):
     name: Literal["hash"] = "hash"
     count: int = LeafCount
 
+    @property
+    def text(self) -> str:
+        return "a hash of their names"
+
     def clusters(self, clients: PublicAttributes, seed: int) -> dict[str, Members]:
         digests = (hashlib.sha256(name.encode()).digest() for name in clients.names)
         place = np.array([int.from_bytes(digest[:8], "big") % self.count for digest in digests])
@@ -139,6 +143,10 @@ class RandomClusters(ClusterRule):
 
     name: Literal["random"] = "random"
     count: int = LeafCount
+
+    @property
+    def text(self) -> str:
+        return "chance"
 
     def clusters(self, clients: PublicAttributes, seed: int) -> dict[str, Members]:
         _enough(self.count, len(clients))
@@ -162,6 +170,10 @@ class SiteClusters(ClusterRule):
 
     name: Literal["sites"] = "sites"
     groups: dict[str, tuple[str, ...]]
+
+    @property
+    def text(self) -> str:
+        return "lists of names"
 
     @property
     def most_leaves(self) -> int:
@@ -198,6 +210,10 @@ class LossClusters(ClusterRule):
     name: Literal["loss"] = "loss"
     count: int = LeafCount
     from_labels: ClassVar[bool] = True
+
+    @property
+    def text(self) -> str:
+        return "their loss"
 
     def clusters(self, clients: PublicAttributes, seed: int) -> dict[str, Members]:
         return RandomClusters(count=self.count).clusters(clients, seed)
