@@ -121,6 +121,26 @@ def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: s
     assert "the loss of each model it sends out" not in learnt(explained(), "server")
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sure", "share"),
+    [
+        ("fixmatch", True, False),
+        ("semifl", True, False),
+        ("fedmatch", True, False),
+        ("rscfed", False, True),
+        ("fade", False, True),
+        ("fedavg-rp", False, False),
+    ],
+)
+def test_what_clients_tell_of_their_labels_is_told_and_stays_home_under_noise(
+    algorithm: str, sure: bool, share: bool
+) -> None:
+    to_server = learnt(explained(algorithm=algorithm), "server")
+    assert ("the model was sure" in to_server, "has labels, client by client" in to_server) == (sure, share)
+    if algorithm == "fixmatch":
+        assert "sure" not in learnt(explained(*CENTRAL, algorithm=algorithm), "server")
+
+
 def test_holders_of_keys_and_masks_are_parties_of_their_own() -> None:
     assert learnt(explained(*HOMOMORPHIC), "client 1, who holds the key") == "the sum of the updates of each round"
     assert "their mask seeds" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")

@@ -177,8 +177,10 @@ def test_models_are_evaluated_on_labelled_rows():
     found = federate(data, DataSettings(clients=4, reference=20, test=20), 0)
     assert (found.reference.y >= 0).all()
     assert (found.test.y >= 0).all()
-    with pytest.raises(DataError, match=r"data\.test needs 60 rows; only 50 are available"):
+    with pytest.raises(DataError, match=r"data\.test needs 60 rows with labels; only 50 are available"):
         federate(data, DataSettings(clients=4, reference=20, test=60), 0)
+    shares = federate(data, DataSettings(clients=4, reference=0.3, test=0.5), 0)
+    assert (len(shares.reference), len(shares.test)) == (15, 25), "shares of the 50 rows that have labels"
     with pytest.raises(DataError, match="needs one class label per row"):
         federate(data, DataSettings(clients=4, reference=20, test=20, partition=ClassesPerClient(per_client=1)), 0)
     with pytest.raises(DataError, match="no row has a label"):

@@ -102,7 +102,7 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     training = everything if dataset.test_rows is None else np.setdiff1d(everything, official)
     if settings.test_owners:
         official = official[_rows_of_owners(dataset, settings.test_owners, "test_owners")[official]]
-    test_size, reference_size = _rows(settings.test, len(dataset)), _rows(settings.reference, len(dataset))
+    test_size, reference_size = (_rows(share, everything, dataset) for share in (settings.test, settings.reference))
     test = _draw(official, test_size, "test", dataset, seed)
     both_fit = test_size + reference_size <= len(official)
     beside_test = np.setdiff1d(official if both_fit or settings.test_owners else training, test)
@@ -115,7 +115,7 @@ def _hold_out_owners(dataset: DataSet, settings: DataSettings, seed: int) -> tup
     """The labelled rows of the owners left out are the test set; the reference set is drawn from the others' rows."""
     out = _rows_of_owners(dataset, settings.left_out, "left_out")
     training = np.flatnonzero(~out)
-    reference = _draw(training, _rows(settings.reference, len(training)), "reference", dataset, seed)
+    reference = _draw(training, _rows(settings.reference, training, dataset), "reference", dataset, seed)
     test = np.flatnonzero(out & labelled(dataset.y))
     return reference, test, np.setdiff1d(training, reference)
 
@@ -135,16 +135,18 @@ def held_out_rows(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[
     return reference, test
 
 
-def _rows(amount: RowsOrShare, total: int) -> int:
-    return amount if isinstance(amount, int) else max(1, round(amount * total))
+def _rows(amount: RowsOrShare, of: Indices, dataset: DataSet) -> int:
+    """A share is one of the rows that have labels: a tenth of all might be more than those."""
+    return amount if isinstance(amount, int) else max(1, round(amount * int(labelled(dataset.y)[of].sum())))
 
 
 def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -> Indices:
     """So many of the rows; of labelled ones, for models are evaluated on these."""
-    rows = rows[labelled(dataset.y)[rows]]
-    if size > len(rows):
-        raise DataError(f"{dataset.name}: data.{purpose} needs {size} rows; only {len(rows)} are available")
-    return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
+    known = rows[labelled(dataset.y)[rows]]
+    if size > len(known):
+        which = "rows" if len(known) == len(rows) else "rows with labels"
+        raise DataError(f"{dataset.name}: data.{purpose} needs {size} {which}; only {len(known)} are available")
+    return np.sort(stream(seed, "data", "holdout", purpose).permutation(known)[:size])
 
 
 def _unused_test_rows(dataset: DataSet, reference: Indices, test: Indices) -> Indices:

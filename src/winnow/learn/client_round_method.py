@@ -74,6 +74,8 @@ class ClientUpdate(Choice, AlgorithmPart):
     """Whether it trains on samples without labels, too; otherwise clients are given their labelled samples alone."""
     labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some"})
     """Where labels may be (`data.labels`): at all clients, at some clients, at the server."""
+    tells_labelled_share: ClassVar[bool] = False
+    """Whether clients tell which share of their samples has labels."""
     learns_features: ClassVar[bool] = False
     """Whether it trains all but a model's last layer, which a linear probe then fits at the server."""
     sends_predictions: ClassVar[bool] = False

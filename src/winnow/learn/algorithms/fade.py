@@ -89,6 +89,7 @@ class FadeUpdate(ClientUpdate):
     training_factor: ClassVar[float] = 2.0
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
+    tells_labelled_share: ClassVar[bool] = True
 
     def heads(self, features: int, outputs: int) -> nn.Module | None:
         return DomainHead(features, outputs, self.hidden)

@@ -121,6 +121,12 @@ class OrchestraUpdate(ClientUpdate):
     labels_at: ClassVar[frozenset[str]] = frozenset({"clients", "some", "server"})
     needs: ClassVar[Mapping[str, str]] = {"aggregate": "orchestra"}
 
+    def privacy_text(self) -> str:
+        return (
+            f"orchestra: beside its update, the server sees {self.own_clusters} centres of what the model makes of "
+            "every client's samples: roughly which kinds of samples it has."
+        )
+
     def heads(self, features: int, outputs: int) -> nn.Module | None:
         return ClusterHeads(features, self.hidden, self.width, self.clusters, self.own_clusters)
 

@@ -81,6 +81,7 @@ class MeanTeacherUpdate(ClientUpdate):
     training_factor: ClassVar[float] = 4 / 3
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
+    tells_labelled_share: ClassVar[bool] = True
 
     def update(self, training: LocalTraining) -> LocalResult:
         rule = MeanTeacherGradient(
