@@ -10,6 +10,8 @@ from sqlglot import exp
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
+OWN_NAMES = "winnow"
+"""What names of columns begin with that are added to a statement."""
 BINARY = ("this", "expression")
 UNARY = ("this",)
 
@@ -147,6 +149,15 @@ def check_nodes(tree: exp.Expr) -> None:
             raise refused(node, f"{one_line(node.side or node.kind)} JOIN is not supported; INNER JOIN is")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
+
+
+def check_names(tree: exp.Expr) -> None:
+    """ConfigError for names that Winnow adds itself, and for those that it and DuckDB might not tell apart alike."""
+    for name in (each for each in tree.find_all(exp.Identifier) if isinstance(each.this, str)):
+        if name.this.lower().startswith(OWN_NAMES):
+            raise refused(name, f"'{one_line(name.this)[:40]}': names that begin with 'winnow' are Winnow's own")
+        if name.this.lower() != "".join(each.lower() if each.isascii() else each for each in name.this):
+            raise refused(name, f"'{one_line(name.this)[:40]}': capitals of names are A to Z; write small letters")
 
 
 def _named(node: exp.Expr) -> str:

@@ -64,17 +64,26 @@ def _check_told(plan: QueryPlan, tree: exp.Select, source: RowSource, nodes: Seq
                 raise refused(column, f"{named}, whose rows all owners learn; it may stand in ON, WHERE and GROUP BY")
 
 
-def check_private(plan: QueryPlan, minimum: int) -> None:
-    """A private column names a person. Where a search ends, and whether a row is joined more than once, would tell of
-    that one: `ON s.name = 'harbour' OR p.id = 'p7'`.
+def check_minimum(plan: QueryPlan, minimum: int) -> None:
+    """What could tell of few rows, where few may not be told of.
+
+    A private column names a person. Where a search ends, and whether a row is joined more than once, would tell of
+    that one: `ON s.name = 'harbour' OR p.id = 'p7'`. And rows that a subquery has joined are not told apart any more.
     """
-    if not plan.private or minimum == 1:
+    if minimum == 1:
         return
-    if plan.overlapping:
+    if plan.repeated:
+        raise ConfigError(
+            f"{one_line(plan.repeated[0])} in a subquery with joins could count one row often; write the join in FROM "
+            "itself, without the subquery"
+        )
+    if plan.private and plan.overlapping and plan.shared:
         raise ConfigError(
             "a private column cannot stand in a join with rows that all owners have: it could count one person often"
         )
-    if plan.first is not None:
+    if plan.private and plan.first is not None:
         raise ConfigError(
             "a private column cannot stand beside ORDER BY … LIMIT: where the rows end could tell of one person"
         )
+    if plan.private_beside is not None:
+        raise ConfigError(plan.private_beside)

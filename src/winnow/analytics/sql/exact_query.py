@@ -34,7 +34,7 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     """The rows of the answer, and what was left out."""
     if plan.sample is not None and plan.sample.method == "SYSTEM":
         check_drawn_owners(plan.sample, len(terms.owners), terms.least_owners)
-    selection = RowSelection(plan, terms.tables(plan.tables), len(terms.owners))
+    selection = RowSelection(plan, terms.tables(plan.tables), len(terms.owners), terms.minimum)
     if plan.first is not None:
         selection.end = yield from open_first(plan.first, selection, terms.minimum)
     if plan.nearest is not None:
@@ -46,7 +46,7 @@ def exact_query(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any]]:
     decided = yield from decide_sets(sets, selected, terms.minimum, tell_empty=not plan.private)
     smaller = decided.small_groups
     if plan.overlapping:
-        decided = yield from without_small_parts(decided, sets, selected, terms.minimum)
+        decided = yield from without_small_parts(decided, sets, selected, terms.minimum, tell_empty=not plan.private)
     told_states = (SHOWN,) if plan.keys else (SHOWN, EMPTY)
     shown = [group for group, state in enumerate(decided.rows.tolist()) if state in told_states]
     numbers = yield from _open_numbers(plan, terms, selected, decided, shown)

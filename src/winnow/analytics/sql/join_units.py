@@ -1,18 +1,23 @@
 """What counts towards the minimum in a join, where one row may stand in many: rows of the table that is divided, or
-what the rows of several tables lie together by. A private column chooses nobody where it only joins such rows.
+what the rows of several tables lie together by.
+
+Rows of divided tables are numbered, so that owners notice which of them a join counts often (`overlapping_groups.py`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import equalities
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.row_sources import FromItem, RowSource
 from winnow.core.untrusted_text import one_line
 
 UNIT = "unit"
 """The column of an owner's selected rows that says what they belong to."""
+ROW, EVEN = "row", "even"
+"""With a number: columns that say which rows of tables they are made of."""
 NUMBER = "winnow row"
 
 
@@ -20,14 +25,22 @@ NUMBER = "winnow row"
 class JoinUnit:
     node: exp.Expr
     words: str
-    numbered: str | None = None
-    """The alias of the table whose rows are numbered."""
+    divided: tuple[str, ...] = ()
+    """The aliases of the tables that are divided."""
+    even: tuple[str, ...] = ()
+    """Of those that are not, and whose rows no condition chooses by rows of others: they count all equally often."""
+
+    def columns(self) -> list[exp.Expr]:
+        """The unit of each joined row, and the numbers of the rows that it is made of."""
+        named = {UNIT: self.node, **_numbered(ROW, self.divided), **_numbered(EVEN, self.even)}
+        return [exp.alias_(node.copy(), name, quoted=True) for name, node in named.items()]
 
     def number_rows(self, rows: exp.Select) -> None:
-        """Give that table a column with the number of its row."""
+        """Give tables a column with the number of their row."""
         items = [rows.args["from_"], *(rows.args.get("joins") or ())]
-        for item in (each for each in items if each.this.alias_or_name.lower() == self.numbered):
-            alias = exp.TableAlias(this=exp.to_identifier(self.numbered, quoted=True))
+        aliases = (*self.divided, *self.even)
+        for item in (each for each in items if each.this.alias_or_name.lower() in aliases):
+            alias = exp.TableAlias(this=exp.to_identifier(item.this.alias_or_name.lower(), quoted=True))
             number = exp.Window(this=exp.RowNumber())
             numbered = exp.Select(
                 expressions=[exp.Star(), exp.alias_(number, NUMBER, quoted=True)],
@@ -36,31 +49,44 @@ class JoinUnit:
             item.set("this", exp.Subquery(this=numbered, alias=alias))
 
 
-def unit_of(source: RowSource) -> JoinUnit | None:
-    """None where every row counts on its own."""
+def unit_of(tree: exp.Select, source: RowSource, *, nearest: bool) -> JoinUnit | None:
+    """None where every row counts on its own; `nearest` of all pairs are the statement's."""
     if len(source.items) == 1 and not source.items[0].relation.joined:
         return None
     item = next(each for each in source.divided if not each.optional)
+    divided = tuple(each.alias for each in source.divided if len(source.items) > 1)
+    shared = [each for each in source.items if not each.relation.divided]
+    even = tuple(each.alias for each in shared if not nearest and not _mixed(each, tree, source))
     if len(source.divided) == 1 and not item.relation.joined:
-        node = exp.column(NUMBER, table=item.alias, quoted=True)
-        return JoinUnit(node=node, words=f"rows of {one_line(item.alias)}", numbered=item.alias)
+        words = f"rows of {one_line(item.alias)}"
+        return JoinUnit(node=_number(item.alias), words=words, divided=divided, even=even)
     name = item.relation.together
     if name is None:
         raise refused(
             item.node, f"subquery '{one_line(item.alias)}' has joins; select the column that is declared together"
         )
-    return JoinUnit(node=exp.column(name, table=item.alias or None, quoted=True), words=f"different {one_line(name)}")
+    node = exp.column(name, table=item.alias or None, quoted=True)
+    return JoinUnit(node=node, words=f"different {one_line(name)}", divided=divided, even=even)
 
 
-def chooses_by_private(tree: exp.Select, source: RowSource) -> bool:
-    """Whether a private column stands in the statement other than to join rows that lie together."""
-    relations = [*source.known.values(), *(item.relation for item in source.items)]
-    columns = [named for each in relations for named in each.columns.items()]
-    private = {name for name, column in columns if column.level == "private"}
-    together = {name for name, column in columns if column.together is not None}
-    joining = set[int]()
-    for node in tree.find_all(exp.Where, exp.Join):
-        for pair in equalities(node.this if isinstance(node, exp.Where) else node.args.get("on")):
-            if all(column.name.lower() in together for column in pair):
-                joining.update(map(id, pair))
-    return any(each.name.lower() in private and id(each) not in joining for each in tree.find_all(exp.Column))
+def _mixed(item: FromItem, tree: exp.Select, source: RowSource) -> bool:
+    """Whether an expression has columns of this table and of others, or a subquery that may."""
+    joins = tree.args.get("joins") or []
+    if any(join.args.get("using") or join.side for join in joins):
+        return True
+    conditions = [*(join.args.get("on") for join in joins), condition_of(tree)]
+    parts = [*tree.expressions, *(each for condition in conditions for each in conjuncts(condition))]
+    parts += [each for name in ("group", "order") if tree.args.get(name) for each in tree.args[name].expressions]
+    parts += [tree.args["having"]] if tree.args.get("having") else []
+    if any(part.find(exp.Select) for part in parts):
+        return True
+    read = [{source.item_of(each) for each in part.find_all(exp.Column)} for part in parts]
+    return any(item in items and len(items) > 1 for items in read)
+
+
+def _numbered(name: str, aliases: Sequence[str]) -> dict[str, exp.Column]:
+    return {f"{name}{place}": _number(alias) for place, alias in enumerate(aliases)}
+
+
+def _number(alias: str) -> exp.Column:
+    return exp.column(NUMBER, table=alias, quoted=True)

@@ -67,7 +67,7 @@ class MatchedJoin:
         """Each owner's groups."""
 
     def _rows_of(self, side: JoinSide, held: dict[str, TableDeclaration]) -> MatchedRows:
-        return MatchedRows(side, self.plan, held)
+        return MatchedRows(side, self.plan, held, self.terms.minimum)
 
     def open_groups(self) -> Program[None]:
         """Every combination of both owners' groups: of listed values, and of what they have in public columns."""

@@ -4,6 +4,7 @@ A join of rows with the same identifier is a sum over identifiers: Σ_rows f·g 
 of the other's). So an owner's matrix has a row for each identifier, in their sorted order, and sums of its own rows.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,9 +14,9 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifier_text
+from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import GROUP, Group, QueryGroups, execute_at_owner, group_codes, selected_columns
-from winnow.analytics.sql.plan_join_sides import JOINED
 from winnow.analytics.sql.query_plan import JoinSide, QueryPlan
 from winnow.analytics.sql.row_sets import RowSet
 from winnow.analytics.tables.declaration import TableDeclaration
@@ -46,8 +47,12 @@ class KeyedSum:
 class MatchedRows:
     """The rows of one side of a join, by group; `declarations` are those of the tables that this owner has."""
 
-    def __init__(self, side: JoinSide, plan: QueryPlan, declarations: Mapping[str, TableDeclaration]) -> None:
+    def __init__(
+        self, side: JoinSide, plan: QueryPlan, declarations: Mapping[str, TableDeclaration], minimum: int
+    ) -> None:
         self.side, self._plan, self._declarations = side, plan, declarations
+        held = {name.lower() for name in declarations}
+        self._lookups = [each for each in plan.lookups if minimum > 1 and each.table.lower() in held]
         arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
         self._declared = TableDeclaration(columns=selected_columns(arguments))
         self._executed: dict[str, tuple[arrow.Table, arrow.Table]] = {}
@@ -63,8 +68,14 @@ class MatchedRows:
         return sorted(each for each in found if each is not None)
 
     def most_rows(self, table: OwnerTable) -> int:
-        """Of one identifier that both owners have."""
-        return int(np.bincount(self._places(table)[0]).max(initial=1))
+        """Of one identifier that both owners have. This is of all rows: a condition may choose those of one person."""
+        found, common = Counter(_identifiers(self._execute(table, self.side.matched_sql))), {*table.matched}
+        return max((count for each, count in found.items() if each in common), default=1)
+
+    def several_rows(self, table: OwnerTable) -> bool:
+        """Whether an identifier stands in several of all its rows."""
+        found = [each for each in _identifiers(self._execute(table, self.side.matched_sql)) if each is not None]
+        return len({*found}) < len(found)
 
     def public_values(self, table: OwnerTable) -> list[Group]:
         if self.side.public_sql is None:
@@ -105,7 +116,10 @@ class MatchedRows:
         """Kept: every step of a program asks for it."""
         kept = self._executed.get(sql)
         if kept is None or kept[0] is not table.rows:
-            kept = self._executed[sql] = (table.rows, execute_at_owner(table, self._declarations, sql))
+            kept = self._executed[sql] = (
+                table.rows,
+                execute_at_owner(table, self._declarations, sql, lookups=self._lookups),
+            )
         return kept[1]
 
 

@@ -28,12 +28,11 @@ def counts_alone(plan: QueryPlan) -> bool:
 
 
 def matched_size(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any] | None]:
-    """The answer; None where an owner has an identifier more than once."""
+    """The answer; None where an owner has an identifier more than once, whatever conditions say."""
     join = MatchedJoin(plan=plan, terms=terms)
 
     def several(table: "OwnerTable") -> "np.ndarray[Any, np.dtype[np.int64]]":
-        found = join.side(table).selected_identifiers(table)
-        return np.array([len({*found}) < len(found)], np.int64)
+        return np.array([join.side(table).several_rows(table)], np.int64)
 
     (repeated,) = yield Compare(
         label="whether an identifier has several rows", local=several, thresholds=np.ones(1, np.int64), bits=8

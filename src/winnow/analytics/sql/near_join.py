@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Product, Program
+from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.matched_join import Cell, MatchedJoin
 from winnow.analytics.sql.matched_rows import KeyedSum, MatchedRows
 from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import Group
-from winnow.analytics.sql.plan_join_sides import JOINED
 from winnow.analytics.sql.plan_near_join import GridAxis, NearGrid
 from winnow.analytics.sql.query_plan import JoinSide
 from winnow.analytics.sql.row_sets import ALL_ROWS
@@ -41,7 +41,8 @@ class NearRows(MatchedRows):
         return self._plan.near
 
     def count(self, table: "OwnerTable") -> int:
-        return int(self._execute(table, self.side.local_sql).num_rows)
+        """Of all rows: how many a condition chooses may tell of one person."""
+        return int(self._execute(table, self.side.matched_sql).num_rows)
 
     def matrix(self, table: "OwnerTable", groups: Sequence[Group], factors: Sequence[KeyedSum]) -> NDArray[np.int64]:
         cells, kept = self._places(table)
@@ -90,7 +91,7 @@ def within_reach(values: NDArray[np.int64], grid: NearGrid) -> NDArray[np.int64]
 
 class NearJoin(MatchedJoin):
     def _rows_of(self, side: JoinSide, held: dict[str, TableDeclaration]) -> MatchedRows:
-        return NearRows(side, self.plan, held)
+        return NearRows(side, self.plan, held, self.terms.minimum)
 
     def match(self) -> Program[bool]:
         """Nothing is matched; all that is told is about how many pairs there may be."""

@@ -106,12 +106,3 @@ def _named(node: exp.Expr, tree: exp.Select, source: RowSource) -> Iterator[str]
             yield from _named(defined[name], tree, source)
         elif name in source.known and source.known[name].divided:
             yield name
-
-
-def chooses_by_private_column(tree: exp.Select, source: RowSource, join: OwnerJoin) -> bool:
-    """Whether a condition on rows has a private column; that the owners match rows by one chooses nobody."""
-    private = {name for each in source.known.values() for name, own in each.columns.items() if own.level == "private"}
-    inner = [item.node for item in source.items] + ([tree.args["with_"]] if tree.args.get("with_") else [])
-    conditions = [*join.conditions[0], *join.conditions[1]]
-    conditions += [each for node in inner for each in node.find_all(exp.Where, exp.Join)]
-    return any(each.name.lower() in private for node in conditions for each in node.find_all(exp.Column))

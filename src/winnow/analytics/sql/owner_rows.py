@@ -10,16 +10,18 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program, Sum
-from winnow.analytics.sql.duckdb_engine import add_table, connection
+from winnow.analytics.sql.duckdb_engine import add_table, connection, quoted
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
-from winnow.analytics.sql.join_units import UNIT
+from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
+from winnow.analytics.sql.row_sources import Lookup
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import DataError
+from winnow.core.untrusted_text import one_line
 
 Group: TypeAlias = tuple[str | None, ...]
 GROUP = "group"
@@ -91,6 +93,24 @@ def units_of(rows: OwnerTable) -> NDArray[np.int64] | None:
     return rows.numbers(UNIT).astype(np.int64) if UNIT in rows.rows.column_names else None
 
 
+def rows_within_units(rows: OwnerTable) -> NDArray[np.int64]:
+    """Of each row of a join, which row of its unit it is made of: of the table of which the unit has the most here.
+
+    So a unit may count as often as it has rows in one table, and what is counted more often shows; but not what counts
+    all equally often.
+    """
+    units = units_of(rows)
+    assert units is not None
+    names = rows.rows.column_names
+    numbers = [rows.numbers(name).astype(np.int64) for name in names if name.startswith(ROW)]
+    pairs = [np.unique(np.stack([units, each]), axis=1) for each in numbers]
+    sizes = np.stack([np.bincount(each[0], minlength=int(units.max(initial=0)) + 1) for each in pairs])
+    own = np.stack(numbers)[sizes.argmax(axis=0)[units], np.arange(len(units))]
+    even = [rows.numbers(name).astype(np.int64) for name in names if name.startswith(EVEN)]
+    found: NDArray[np.int64] = np.unique(np.stack([own, *even]), axis=1, return_inverse=True)[1].reshape(-1)
+    return found
+
+
 def over_selected(program: Program[T], selected: SelectedRows) -> Program[T]:
     """A program about the selected rows as one about the owner's table."""
     try:
@@ -111,8 +131,11 @@ def _after_selection(local: Local, selected: SelectedRows) -> Local:
 class RowSelection:
     """Selects an owner's rows by a plan."""
 
-    def __init__(self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration], owners: int = 1) -> None:
+    def __init__(
+        self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration], owners: int = 1, minimum: int = 1
+    ) -> None:
         self._plan, self._declarations, self._owners = plan, declarations, owners
+        self._lookups = plan.lookups if minimum > 1 else ()
         self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
         self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
         self.end: Place | None = None
@@ -126,6 +149,8 @@ class RowSelection:
             columns[WEIGHT] = ColumnDeclaration(level="public", type="number")
         if plan.counted != "rows":
             columns[UNIT] = ColumnDeclaration(level="private", type="integer")
+        for name in plan.rows:
+            columns[name] = ColumnDeclaration(level="private", type="integer")
         self._selected = TableDeclaration(columns=columns)
 
     def grouped(self, table: OwnerTable, groups: Sequence[Group]) -> tuple[OwnerTable, int]:
@@ -149,6 +174,8 @@ class RowSelection:
         encoded = rows.column(UNIT).combine_chunks().dictionary_encode()
         units = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
         columns[UNIT] = arrow.array(units[kept].astype(np.int64))
+        for name in self._plan.rows:
+            columns[name] = rows.column(name).fill_null(0).filter(arrow.array(kept))
         return OwnerTable(declaration=self._selected, rows=arrow.table(columns)), len(np.unique(units[~kept]))
 
     def _weighted(
@@ -199,7 +226,7 @@ class RowSelection:
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None
-        found = execute_at_owner(table, self._declarations, sql, sample)
+        found = execute_at_owner(table, self._declarations, sql, sample, self._lookups)
         return found if sample is None or self.drawn(table) else found.slice(0, 0)
 
     def drawn(self, table: OwnerTable) -> bool:
@@ -219,9 +246,15 @@ def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclarati
 
 
 def execute_at_owner(
-    table: OwnerTable, declarations: Mapping[str, TableDeclaration], sql: str, sample: TableSample | None = None
+    table: OwnerTable,
+    declarations: Mapping[str, TableDeclaration],
+    sql: str,
+    sample: TableSample | None = None,
+    lookups: Sequence[Lookup] = (),
 ) -> arrow.Table:
-    """What a statement selects of an owner's rows, or of a part of those of its first table."""
+    """What a statement selects of an owner's rows, or of a part of those of its first table. DataError if columns of
+    `lookups` do not tell rows apart.
+    """
     (first, declaration), *others = declarations.items()
     rows = table.rows
     if sample is not None and sample.method == "BERNOULLI":
@@ -231,9 +264,23 @@ def execute_at_owner(
             add_table(opened, first, declaration, rows)
             for name, declared in others:
                 add_table(opened, name, declared, table.beside[name].rows)
+            for each in lookups:
+                _check_lookup(opened, each)
             return opened.sql(sql).to_arrow_table()
     except duckdb.Error as error:  # its text may quote a cell
         raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
+
+
+def _check_lookup(opened: duckdb.DuckDBPyConnection, lookup: Lookup) -> None:
+    columns = ", ".join(map(quoted, lookup.columns)) or "()"
+    found = opened.sql(f"SELECT 1 FROM {quoted(lookup.table)} GROUP BY {columns} HAVING COUNT(*) > 1").fetchone()  # noqa: S608
+    if found is not None:
+        name = one_line(lookup.table)
+        raise DataError(
+            f"{name} in a subquery with joins could count one row often: several rows of it have the same "
+            f"{' and '.join(map(one_line, lookup.columns)) or 'place in the join'}; write the join in FROM itself, "
+            f"without the subquery, or ON with columns that tell rows of {name} apart"
+        )
 
 
 def group_codes(columns: Sequence[arrow.ChunkedArray], groups: Sequence[Group], rows: int) -> NDArray[np.int64]:

@@ -4,22 +4,27 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from winnow.analytics.sql.matched_columns import JOINED, matched_rows_sql
 from winnow.analytics.sql.owner_join import OwnerJoin
-from winnow.analytics.sql.public_keys import public_key_sql, without_conditions
+from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import Argument, JoinSide, QueryKey
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried
 
-JOINED = "key"
-"""With a number: a column that says what a row is joined by."""
-
 
 def join_sides(
-    tree: exp.Select, source: RowSource, join: OwnerJoin, keys: Sequence[QueryKey], arguments: Sequence[Argument]
+    tree: exp.Select,
+    source: RowSource,
+    join: OwnerJoin,
+    keys: Sequence[QueryKey],
+    arguments: Sequence[Argument],
+    selects: Sequence[tuple[exp.Select, RowSource]],
 ) -> tuple[JoinSide, JoinSide]:
-    """`arguments` are all numbers that the owners select, indicators of conditions among them."""
-    left, right = (_side(place, tree, source, join, keys, arguments) for place in (0, 1))
+    """`arguments` are all numbers that the owners select, indicators of conditions among them; `selects` all SELECTs of
+    the statement.
+    """
+    left, right = (_side(place, tree, source, join, keys, arguments, selects) for place in (0, 1))
     return left, right
 
 
@@ -30,6 +35,7 @@ def _side(
     join: OwnerJoin,
     keys: Sequence[QueryKey],
     arguments: Sequence[Argument],
+    selects: Sequence[tuple[exp.Select, RowSource]],
 ) -> JoinSide:
     def own(sql: str) -> bool:
         return (source.owner_of(parsed(sql)) or 0) == place
@@ -45,14 +51,12 @@ def _side(
     rows = exp.Select(
         with_=safe.args.get("with_"), expressions=[*joined, *named, *numbers], from_=exp.From(this=item.copy())
     ).copy()
-    everything = rows.copy()
-    everything.set("expressions", [each.copy() for each in joined])
     if join.conditions[place]:
         rows.set("where", exp.Where(this=exp.and_(*(safe_condition(each) for each in join.conditions[place]))))
     return JoinSide(
         tables=join.tables[place],
         local_sql=rows.sql("duckdb"),
-        matched_sql=without_conditions(everything).distinct().sql("duckdb"),
+        matched_sql=matched_rows_sql(tree, source.items[place], join.keys[place], selects),
         public_sql=public_key_sql(tree, source, unlisted) if unlisted else None,
         keys=own_keys,
         names=frozenset(each.name for each in own_arguments),

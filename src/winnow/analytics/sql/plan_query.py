@@ -13,8 +13,8 @@ from winnow.analytics.sql.describe_expression import refuse_subqueries
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
-from winnow.analytics.sql.join_units import UNIT, chooses_by_private, unit_of
-from winnow.analytics.sql.owner_join import OwnerJoin, chooses_by_private_column, owner_join
+from winnow.analytics.sql.join_units import unit_of
+from winnow.analytics.sql.owner_join import OwnerJoin, owner_join
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
@@ -22,9 +22,10 @@ from winnow.analytics.sql.plan_join_sides import join_sides
 from winnow.analytics.sql.plan_keys import query_key
 from winnow.analytics.sql.plan_near_join import take_near
 from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
+from winnow.analytics.sql.private_columns import PrivateUse, private_use
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, QueryPlan
-from winnow.analytics.sql.row_sources import RowSource, row_source, table_relation
+from winnow.analytics.sql.row_sources import KnownTables, RowSource, row_source, table_relation
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
 from winnow.analytics.sql.table_sample import TableSample, take_sample
@@ -50,7 +51,9 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool, tol
     declarations = {name: TableDeclaration.model_validate_json(each) for name, each in declared}
     tree = parse_sql(sql)
     sample = take_sample(tree)
-    tables = {name.lower(): table_relation(name, each, told=name in told) for name, each in declarations.items()}
+    tables = KnownTables(
+        {name.lower(): table_relation(name, each, told=name in told) for name, each in declarations.items()}
+    )
     nearest = take_nearest(tree, tables)
     first, inner = take_first(tree, tables)
     if first is None:
@@ -72,6 +75,8 @@ def _make_plan(sql: str, declared: tuple[tuple[str, str], ...], apart: bool, tol
         planner = _Planner(
             tree=tree,
             source=source,
+            sources=tables.sources,
+            private=private_use(tree, tables.sources),
             join=join,
             opened=opened,
             tables=tuple(declarations),
@@ -96,6 +101,9 @@ class _End:
 class _Planner:
     tree: exp.Select
     source: RowSource
+    sources: Sequence[tuple[exp.Select, RowSource]]
+    """Of this SELECT and all others within the statement."""
+    private: PrivateUse
     join: OwnerJoin | None
     opened: duckdb.DuckDBPyConnection
     tables: tuple[str, ...]
@@ -105,7 +113,7 @@ class _Planner:
 
     def __post_init__(self) -> None:
         self.reader = AggregateReader(self.source)
-        self._unit = unit_of(self.source) if self.join is None else None
+        self._unit = unit_of(self.tree, self.source, nearest=self.nearest is not None) if self.join is None else None
         self._safe = with_safe_conditions(self.tree)
 
     def plan(self) -> QueryPlan:
@@ -129,11 +137,16 @@ class _Planner:
             copies=sum(1 for _ in self.tree.find_all(exp.Table)) - sum(1 for _ in self.tree.find_all(exp.CTE)),
             counted=self._counted(),
             indicators=self.reader.indicators,
-            private=self._private(),
+            private=self.private.chosen,
+            private_beside=None if self.private.beside is None else str(self.private.refusal()),
             sample=self.sample,
             first=self.first,
             nearest=self.nearest,
-            overlapping=self._overlapping(),
+            overlapping=self._unit is not None and len(self.source.items) > 1,
+            rows=() if self._unit is None else tuple(each.alias for each in self._unit.columns()[1:]),
+            shared=any(not item.relation.divided for item in self.source.items),
+            repeated=tuple(sorted(name for item in self.source.items for name in item.relation.repeated)),
+            lookups=tuple(sorted({each for item in self.source.items for each in item.relation.lookups})),
             sides=sides,
             near=None if self.join is None else self.join.near,
         )
@@ -162,7 +175,7 @@ class _Planner:
         self, join: OwnerJoin, keys: list[QueryKey], aggregates: list[QueryAggregate]
     ) -> tuple[JoinSide, JoinSide]:
         arguments = dict.fromkeys(one for each in aggregates for one in each.inputs)
-        return join_sides(self.tree, self.source, join, keys, [*arguments, *self.reader.indicators])
+        return join_sides(self.tree, self.source, join, keys, [*arguments, *self.reader.indicators], self.sources)
 
     def _counted(self) -> str:
         if self.join is not None and self.join.near is not None:
@@ -170,15 +183,6 @@ class _Planner:
         if self.join is not None:
             return f"different {one_line(self.join.keys[0][0].name)}"
         return "rows" if self._unit is None else self._unit.words
-
-    def _overlapping(self) -> bool:
-        shared = any(not item.relation.divided for item in self.source.items)
-        return shared and self._unit is not None and self._unit.numbered is not None
-
-    def _private(self) -> bool:
-        if self.join is not None:
-            return chooses_by_private_column(self.tree, self.source, self.join)
-        return chooses_by_private(self.tree, self.source)
 
     def _outputs(self) -> Iterator[tuple[exp.Expr, str, bool]]:
         """Each expression of SELECT, its name, and whether that was given by AS."""
@@ -266,7 +270,7 @@ class _Planner:
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
         named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
         ordered = [each for part in (self.first, self.nearest) if part is not None for each in part.columns_shown()]
-        units = [] if self._unit is None else [exp.alias_(self._unit.node.copy(), UNIT, quoted=True)]
+        units = [] if self._unit is None else self._unit.columns()
         rows = self._rows([*named, *arguments, *units, *ordered] or [exp.Literal.number(1)], self._safe)
         if self._unit is not None:
             self._unit.number_rows(rows)

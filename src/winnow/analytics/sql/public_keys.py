@@ -10,7 +10,7 @@ from typing import TypeVar
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.join_links import condition_of, conjuncts, equalities
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.row_sources import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=exp.Expr)
 
 def public_key_sql(tree: exp.Select, source: RowSource, keys: Sequence[QueryKey]) -> str:
     """The values of these keys at an owner."""
-    if len(source.items) == 1:
+    if len(source.items) == 1 and not source.items[0].relation.joined:
         return without_conditions(_select(keys, source.items, tree.args.get("with_"))).sql("duckdb")
     tables = {key.name: _tables_of(key, source, tree) for key in keys}
     replicated = [item for item in source.items if not item.relation.divided]
@@ -57,9 +57,13 @@ def _select(keys: Sequence[QueryKey], items: Sequence[FromItem], with_: exp.With
 
 
 def without_conditions(rows: T) -> T:
-    """The same SELECT of all rows."""
+    """The same SELECT of all rows; of joins what is left is which columns are equal."""
     for where in list(rows.find_all(exp.Where)):
         where.pop()
+    for join in rows.find_all(exp.Join):
+        if join.args.get("on"):
+            equal = [exp.EQ(this=one.copy(), expression=other.copy()) for one, other in equalities(join.args["on"])]
+            join.set("on", exp.and_(*equal) if equal else exp.true())
     return rows
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from winnow.analytics.sql.plan_first_rows import FirstRows
 from winnow.analytics.sql.plan_near_join import NearGrid
 from winnow.analytics.sql.plan_nearest import NearestJoin
+from winnow.analytics.sql.row_sources import Lookup
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import NumberColumn
 
@@ -101,7 +102,7 @@ class JoinSide:
     local_sql: str
     """Its rows that meet its conditions: what they are joined by, keys of GROUP BY as text, arguments as numbers."""
     matched_sql: str
-    """What all its rows are joined by, whatever WHERE says."""
+    """What each of all its rows is joined by, whatever conditions say."""
     public_sql: str | None
     keys: tuple[QueryKey, ...]
     names: frozenset[str]
@@ -131,6 +132,8 @@ class QueryPlan:
     """Columns with 1 where a condition of an argument holds, else 0."""
     private: bool
     """Whether a private column stands in the statement, and so in WHERE."""
+    private_beside: str | None
+    """What is wrong with it if it stands there beside others."""
     sample: TableSample | None
     """The rows that each owner takes, by chance."""
     first: FirstRows | None = None
@@ -138,7 +141,15 @@ class QueryPlan:
     nearest: NearestJoin | None = None
     """The statement is about the rows that are nearest to each of some places."""
     overlapping: bool = False
-    """Whether a row may be joined with several of a table that all owners have, and so count more than once."""
+    """Whether a row may be joined with several others, and so count more than once."""
+    rows: tuple[str, ...] = ()
+    """Columns that say which rows of tables a joined row is made of."""
+    shared: bool = False
+    """Whether these are rows that all owners have."""
+    repeated: tuple[str, ...] = ()
+    """Tables that a subquery has more than once."""
+    lookups: tuple[Lookup, ...] = ()
+    """Tables whose rows these columns have to tell apart."""
     sides: tuple[JoinSide, JoinSide] | None = None
     """Of a join between two owners."""
     near: NearGrid | None = None

@@ -67,7 +67,7 @@ class QueryQuestion(Question):
     def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
         """The plan, and the tables that are told to all parties before."""
         from winnow.analytics.sql.check_arguments import check_arguments  # noqa: PLC0415
-        from winnow.analytics.sql.check_plan import check_private  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.check_plan import check_minimum  # noqa: PLC0415 - agents run no program
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
         from winnow.analytics.sql.told_tables import told_tables, told_terms  # noqa: PLC0415
 
@@ -77,7 +77,7 @@ class QueryQuestion(Question):
             plan = make_query_plan(self.sql, tables, told=[each.name for each in told])
         else:
             plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
-        check_private(plan, terms.minimum)
+        check_minimum(plan, terms.minimum)
         if self.epsilon is None:
             check_arguments(plan, terms.minimum)
         return plan, told

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, OWN_NAMES, refused
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, described_column, either
 from winnow.analytics.sql.subquery_marks import MARK, marked_columns, marked_union
@@ -18,11 +18,23 @@ from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class Lookup:
+    """A table that all owners have, and the columns by which a subquery joins it: if they tell its rows apart, no other
+    row is counted more often for it.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Relation:
     """Columns by their names in small letters: DuckDB tells no others apart."""
 
     columns: Mapping[str, Described]
+    name: str = ""
+    """Of a table; empty for a subquery."""
     divided: bool = True
     """Whether owners have different rows of it; else all have the same."""
     joined: bool = False
@@ -31,6 +43,10 @@ class Relation:
     """Of owners' different rows, that its own are made of."""
     told: bool = False
     """Whether an owner chose its rows, and told them all parties."""
+    lookups: frozenset["Lookup"] = frozenset()
+    """Of the joins that its rows are made by."""
+    repeated: frozenset[str] = frozenset()
+    """What these joins have more than once, or may count more than once."""
 
     @property
     def together(self) -> str | None:
@@ -138,14 +154,28 @@ class RowSource:
         return [each for each in self.items if each.relation.divided]
 
 
+class KnownTables(dict[str, Relation]):
+    """The tables that a statement may name, and what every SELECT within it has turned out to read."""
+
+    def __init__(self, tables: Mapping[str, Relation]) -> None:
+        super().__init__(tables)
+        self.defined = set[str]()
+        """By WITH of one SELECT."""
+        self.sources: list[tuple[exp.Select, RowSource]] = tables.sources if isinstance(tables, KnownTables) else []
+
+
 def table_relation(table: str, declaration: TableDeclaration, *, told: bool = False) -> Relation:
     found: dict[str, Described] = {}
     for name, column in declaration.columns.items():
         if name.lower() in found:
             raise ConfigError(f"columns '{one_line(name)}' differ in case alone; SQL cannot tell them apart")
+        if name.lower().startswith(OWN_NAMES):
+            raise ConfigError(f"column '{one_line(name)}': names that begin with 'winnow' are Winnow's own")
         found[name.lower()] = described_column(name, column)
     divided = not declaration.replicated
-    return Relation(columns=found, divided=divided, tables=frozenset({table.lower()} if divided else ()), told=told)
+    return Relation(
+        columns=found, name=table, divided=divided, tables=frozenset({table.lower()} if divided else ()), told=told
+    )
 
 
 def row_source(
@@ -156,9 +186,12 @@ def row_source(
     """
     from winnow.analytics.sql.join_links import check_links, refuse_distance_join  # noqa: PLC0415 - they need each other
 
-    known = {**tables}
+    known = KnownTables(tables)
     with_ = select.args.get("with_")
     for cte in with_.expressions if with_ is not None else ():
+        if cte.alias.lower() in known.defined:
+            raise refused(cte, f"WITH has two tables called '{one_line(cte.alias)}'")
+        known.defined.add(cte.alias.lower())
         known[cte.alias.lower()] = _rows_of(cte.this, known, shown=True)
     from_ = select.args.get("from_")
     if from_ is None:
@@ -175,6 +208,7 @@ def row_source(
         check_condition(select.args["where"].this, source)
     if not apart:
         check_links(select, source)
+    known.sources.append((select, source))
     return source
 
 
@@ -207,6 +241,8 @@ def _rows_of(
     node: exp.Expr, known: Mapping[str, Relation], outer: RowSource | None = None, *, shown: bool = False
 ) -> Relation:
     """The rows of a subquery, which are `shown` to the statement around it where they stand in FROM."""
+    from winnow.analytics.sql.joined_subquery import joined_often  # noqa: PLC0415 - they need each other
+
     if isinstance(node, exp.Subquery):
         return _rows_of(node.this, known, outer, shown=shown)
     if isinstance(node, exp.Union):
@@ -219,12 +255,15 @@ def _rows_of(
     _refuse_aggregates(node)
     source = row_source(node, known, outer)
     columns = _projected(node, source)
+    lookups, repeated = joined_often(node, source)
     return Relation(
         columns=marked_columns(node, source, columns) if shown else columns,
         divided=bool(source.divided),
         joined=len(source.items) > 1 or source.items[0].relation.joined,
         tables=frozenset[str]().union(*(item.relation.tables for item in source.items)),
         told=any(item.relation.told for item in source.items),
+        lookups=lookups,
+        repeated=repeated,
     )
 
 
@@ -253,6 +292,8 @@ def _united(node: exp.Union, known: Mapping[str, Relation], outer: RowSource | N
         joined=any(each.joined for each in found),
         tables=frozenset[str]().union(*(each.tables for each in found)),
         told=any(each.told for each in found),
+        lookups=frozenset[Lookup]().union(*(each.lookups for each in found)),
+        repeated=frozenset[str]().union(*(each.repeated for each in found)),
     )
 
 
@@ -285,17 +326,27 @@ def _refuse_aggregates(select: exp.Select) -> None:
 
 
 def _projected(select: exp.Select, source: RowSource) -> dict[str, Described]:
+    """The columns of a subquery. No two have the same name, so what is checked here is what DuckDB takes."""
     found: dict[str, Described] = {}
     for each in select.expressions:
         if isinstance(each, exp.Star):
-            for item in source.items:
-                columns = {name: source.described(exp.column(name, table=item.alias)) for name in item.relation.columns}
-                found = {**columns, **found}
-            continue
-        if not each.alias_or_name:
+            named = [(item, name) for item in source.items for name in item.relation.columns]
+            first = [each for each in named if _is_first(*each, source)]
+            columns: list[tuple[str, exp.Expr]] = [(name, exp.column(name, table=item.alias)) for item, name in first]
+        elif each.alias_or_name:
+            columns = [(each.alias_or_name.lower(), each.unalias())]
+        else:
             raise refused(each, "an expression of a subquery needs a name; write … AS name")
-        found[each.alias_or_name.lower()] = describe_expression(each.unalias(), source.described)
+        for name, value in columns:
+            if name in found:
+                raise refused(each, f"a subquery has two columns called '{one_line(name)}'; give one another name")
+            found[name] = describe_expression(value, source.described)
     return found
+
+
+def _is_first(item: FromItem, name: str, source: RowSource) -> bool:
+    """Of columns of USING, SELECT * has the first alone."""
+    return source.merged.get(name, item.alias) == item.alias
 
 
 def own_names(node: exp.Expr, source: RowSource) -> exp.Expr:
