@@ -151,7 +151,7 @@ def check_nodes(tree: exp.Expr) -> None:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
 
 
-def check_names(tree: exp.Expr) -> None:
+def check_identifiers(tree: exp.Expr) -> None:
     """ConfigError for names that Winnow adds itself, and for those that it and DuckDB might not tell apart alike."""
     for name in (each for each in tree.find_all(exp.Identifier) if isinstance(each.this, str)):
         if name.this.lower().startswith(OWN_NAMES):

@@ -273,8 +273,8 @@ def execute_at_owner(
 
 def _check_lookup(opened: duckdb.DuckDBPyConnection, lookup: Lookup) -> None:
     columns = ", ".join(map(quoted, lookup.columns)) or "()"
-    found = opened.sql(f"SELECT 1 FROM {quoted(lookup.table)} GROUP BY {columns} HAVING COUNT(*) > 1").fetchone()  # noqa: S608
-    if found is not None:
+    found = opened.sql(f"SELECT 1 FROM {quoted(lookup.table)} GROUP BY {columns} HAVING COUNT(*) > 1").fetchall()  # noqa: S608
+    if found:
         name = one_line(lookup.table)
         raise DataError(
             f"{name} in a subquery with joins could count one row often: several rows of it have the same "

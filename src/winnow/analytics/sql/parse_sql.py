@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_names, check_nodes
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_identifiers, check_nodes
 from winnow.analytics.sql.histogram_function import expand_histograms
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.core import ConfigError
@@ -32,7 +32,7 @@ def parse_sql(sql: str) -> exp.Select:
     if sum(1 for _ in tree.walk()) > MAX_NODES:
         raise ConfigError(f"the statement has more than {MAX_NODES:,} parts; ask for less at once")
     try:
-        check_names(tree)
+        check_identifiers(tree)
         tree = expand_histograms(expand_spatial(tree))
         check_nodes(tree)
     except RecursionError:
