@@ -187,6 +187,7 @@ def test_a_log_that_makes_no_sense_is_one_line(five: Path, line: str, capsys: Ca
             "quality.evidence may be set to contribution, updates",
         ),
         (("quality.assessments=2", "quality.evidence=['labels']"), "the first assessment is after round 2"),
+        (("ensemble.clusters={name='random',count=2}",), "an ensemble does not compare its clients"),
     ],
 )
 def test_a_run_without_assessments_says_why(tmp_path: Path, capsys: Capture, sets: tuple[str, ...], why: str) -> None:

@@ -15,6 +15,8 @@ def why_not_assessed(config_text: str) -> str:
         experiment = Experiment.model_validate(tomllib.loads(config_text))  # no plug-ins: it may be a stranger's
     except (ValidationError, tomllib.TOMLDecodeError):
         return "its configuration is not that of a training that is known here"
+    if experiment.ensemble is not None:
+        return "an ensemble does not compare its clients"
     quality, parts = experiment.quality, (experiment.composed(), experiment.filters)
     if quality.kinds(*parts):
         return f"the first assessment is after round {min(quality.assessment_rounds(experiment.rounds))}"

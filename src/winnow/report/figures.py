@@ -61,16 +61,16 @@ def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
         curves = [metric_curve(run, run.label.evaluated_by, metric, AXES[axis]) for run in runs]
         if len(runs) == 1:
             evaluated_by = runs[0].label.evaluated_by
-            lines.append(_line(curves[0], name, ink, width=2.5, column=f"{evaluated_by}.{metric}"))
+            lines.append(line(curves[0], name, ink, width=2.5, column=f"{evaluated_by}.{metric}"))
             if evaluated_by == REFERENCE:
                 test = metric_curve(runs[0], TEST, metric, AXES[axis])
                 column = f"{TEST}.{metric}"
-                lines.append(_line(test, f"{name}, test set", ink, width=1.5, dash="dot", column=column))
+                lines.append(line(test, f"{name}, test set", ink, width=1.5, dash="dot", column=column))
             continue
         for run, curve in zip(runs, curves, strict=True):
             seed = f"{name}, seed {run.label.seed}"
-            lines.append(_line(curve, seed, translucent(ink, 0.35), width=1, in_legend=False))
-        lines.append(_line(mean_curve(curves), f"{name}, mean of {len(runs)}", ink, width=3))
+            lines.append(line(curve, seed, translucent(ink, 0.35), width=1, in_legend=False))
+        lines.append(line(mean_curve(curves), f"{name}, mean of {len(runs)}", ink, width=3))
     figure = go.Figure(lines)
     targets = {run.label.target for runs in groups.values() for run in runs if metric == own}
     for target in targets - {None}:
@@ -102,7 +102,7 @@ def mean_curve(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return mean
 
 
-def _line(
+def line(
     curve: NDArray[np.float64],
     name: str,
     ink: str,
@@ -114,9 +114,16 @@ def _line(
 ) -> Line:
     """A line; `column` of metrics.csv is where more of it comes from while the run goes on."""
     known = curve[~np.isnan(curve[:, 1])]
-    line, shown = {"color": ink, "width": width, "dash": dash}, in_legend and len(known) > 0
-    scatter = {"type": "scatter", "x": known[:, 0], "y": known[:, 1], "name": name, "mode": "lines", "line": line}
-    return scatter | {"showlegend": shown, "meta": column}
+    return {
+        "type": "scatter",
+        "x": known[:, 0],
+        "y": known[:, 1],
+        "name": name,
+        "mode": "lines",
+        "line": {"color": ink, "width": width, "dash": dash},
+        "showlegend": in_legend and len(known) > 0,
+        "meta": column,
+    }
 
 
 def participation(run: ParticipationCounts) -> go.Figure:

@@ -22,6 +22,11 @@ def link_cell(text: str, address: str) -> MarkupCell:
     return MarkupCell(link(text, address))
 
 
+def setting_cell(name: str) -> MarkupCell:
+    """A setting's name, which narrow columns break behind its dots and underscores and nowhere else."""
+    return MarkupCell(escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>"))
+
+
 def checkbox_cell(name: str, value: str, label: str) -> MarkupCell:
     """A box to tick, with what it is for as its label for those who do not see the row."""
     return MarkupCell(

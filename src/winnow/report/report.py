@@ -9,6 +9,7 @@ from winnow.core.join_names import listed
 from winnow.report import fairness, figures, model_quality, tables
 from winnow.report.client_section import WhyNotAssessed, client_quality_section, no_reason
 from winnow.report.html_page import page
+from winnow.report.leaves_section import leaves_section
 from winnow.report.markup import (
     collapsible,
     figure_html,
@@ -66,6 +67,7 @@ def report_parts(
         *([clients] if alone else []),
         summary_section,
         _progress,
+        leaves_section,
         model_quality.losses_section,
         model_quality.classes_section,
         model_quality.clients_section,

@@ -83,7 +83,7 @@ def _training(run: IndexedRun, reader: RunReader) -> tuple[str, str, str]:
     view, drawn = reader.read(run)
     _, lead, body = report_parts(group_plot_data([(view, drawn)]), explain_run, why_not_assessed)
     figure = selection_map(view.events(), drawn.participation)
-    caption = "Who was selected when; darker is more often"
+    caption = "Who was selected when; a stronger colour is more often"
     selected = section("Selection by round", figure_html(figure, caption)) if figure else ""
     title = f"{view.label.name}, {view.label.algorithm}, seed {view.label.seed}"
     live = "" if view.result is not None else live_cards(run, view, len(drawn.points))

@@ -12,7 +12,7 @@ from winnow.report.colours import PALETTE
 from winnow.report.figures import HEAT_ROWS_UP_TO, NAMES_UP_TO, apply_layout
 from winnow.report.plot_data import ParticipationCounts
 
-COLUMNS_UP_TO = 200
+COLUMNS_UP_TO, GAPS_UP_TO, TICKS_UP_TO = 200, 60, 20
 """Of more rounds than this, neighbouring ones share a column."""
 
 
@@ -35,7 +35,7 @@ def selection_map(events: Iterable[AnyEvent], clients: ParticipationCounts) -> g
     rows = counts / width / np.bincount(row_of, minlength=len(names))[:, None]
     rounds = first + width * np.arange(counts.shape[1])
     figure = go.Figure(_heat(rows, rounds, names, width))
-    figure.update_xaxes(title="Round", showgrid=False)
+    figure.update_xaxes(title="Round", showgrid=False, dtick=1 if last - first < TICKS_UP_TO else None)
     shown = names if len(names) <= NAMES_UP_TO else [""] * len(names)
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=shown, autorange="reversed", showgrid=False, automargin=True
@@ -62,4 +62,6 @@ def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: list[str]
         colorscale=[[0, "rgba(136, 136, 136, 0.08)"], [1, PALETTE[0]]],
         zmin=0,
         showscale=False,
+        xgap=1 if rows.shape[1] <= GAPS_UP_TO else 0,
+        ygap=1,
     )

@@ -34,10 +34,11 @@ def query_parts(answer: QueryAnswer) -> tuple[str, str, str]:
 
 def _charts(answer: QueryAnswer) -> str:
     """One for each column of numbers: a count and a mean cost have no scale in common."""
-    _, values = drawn_columns(answer)
+    labels, values = drawn_columns(answer)
     if len(answer.rows) < 2:
         return ""
-    return side_by_side(*(figure_html(answer_bars(answer, name), f"{name} by row") for name in values[:MAX_CHARTS]))
+    by = f" by {', '.join(labels)}" if labels else ""
+    return side_by_side(*(figure_html(answer_bars(answer, name), f"{name}{by}") for name in values[:MAX_CHARTS]))
 
 
 def drawn_columns(answer: QueryAnswer) -> tuple[list[str], list[str]]:

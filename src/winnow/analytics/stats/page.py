@@ -13,6 +13,7 @@ from winnow.analytics.stats.tables import (
     summary_cells,
     test_lines,
 )
+from winnow.core.join_names import counted
 from winnow.report.html_page import page
 from winnow.report.markup import (
     bullet_list,
@@ -44,7 +45,8 @@ def statistics_parts(report: StatisticsReport) -> tuple[str, str, str]:
     answer = report.answer
     owners = answer["owners"]
     by = f", by {', '.join(answer['by'])}" if answer["by"] else ""
-    lead = f"Statistics of {len(answer['columns'])} columns{by}, from {len(owners)} owners: {', '.join(owners)}"
+    columns, of_owners = counted(len(answer["columns"]), "column"), counted(len(owners), "owner")
+    lead = f"Statistics of {columns}{by}, from {of_owners}: {', '.join(owners)}"
     pieces = [_overview(report), _columns(report)]
     if report.correlation:
         figure = figure_html(correlation_figure(report), "Pearson's r of each two columns, over rows that have both.")
@@ -87,11 +89,17 @@ def _columns(report: StatisticsReport) -> str:
     table = html_table("Numbers", header, indented) if rows else ""
     categories = [subheading(column.name) + _category(column, report) for column in report if column.is_category]
     plots = [
-        figure_html(column_figure(column), f"Distribution of {column.name}.")
+        figure_html(column_figure(column), f"Distribution of {column.name}.{_blank_bins(column)}")
         for column in report
         if not column.is_category and column.histogram
     ]
     return section("Columns", table, side_by_side(*plots) if plots else "", *categories)
+
+
+def _blank_bins(column: ColumnStatistics) -> str:
+    """A bin that is hidden looks like one without rows."""
+    hidden = sum(count is None for count in column.histogram)
+    return f" {counted(hidden, 'bin')} hidden, drawn blank." if hidden else ""
 
 
 def _category(column: ColumnStatistics, report: StatisticsReport) -> str:
