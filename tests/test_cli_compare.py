@@ -145,7 +145,7 @@ def test_a_pipe_is_told_how_long_it_will_take(monkeypatch):
     hands = SimpleNamespace(now=0.0)
     monkeypatch.setattr("winnow.cli.multi_run_display.time.monotonic", lambda: hands.now)
     text = StringIO()
-    experiments = [SimpleNamespace(name="a", algorithm="b", seed=seed, rounds=10) for seed in (0, 1, 2)]
+    experiments = [SimpleNamespace(name="a", algorithm="b", seed=seed, all_rounds=10) for seed in (0, 1, 2)]
     with MultiRunDisplay(experiments, Console(file=text, width=80)) as board:
         for index, _ in enumerate(experiments):
             hands.now += 15.0

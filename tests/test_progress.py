@@ -15,7 +15,7 @@ from winnow.runs import PrivacyBudget
 
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
-EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, evaluation=JUDGE, model_dump=dict)
+EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, all_rounds=10, evaluation=JUDGE, model_dump=dict)
 PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", lower_is_better=False, notice=""), clock="device")
 
 
