@@ -19,7 +19,7 @@ from winnow.experiment.prepare_clients import data_settings_for
 from winnow.experiment.run import run_experiment
 from winnow.learn.ensemble.ensemble_net import Combination, EnsembleNet, combined, joined_state
 from winnow.learn.ensemble.ensemble_workflow import EnsembleWorkflow
-from winnow.learn.metrics import Metric
+from winnow.learn.metrics import Measurement, Metric
 from winnow.learn.stack import ModelState, as_tensor
 
 Reading = tuple[float, float]
@@ -75,4 +75,9 @@ def _scores(
     net.load_state_dict(joined_state(leaves), strict=False)
     outputs = torch.stack([leaf(x).flatten(1)[:, : net.outputs] for leaf in net.leaves])
     simple: tuple[Combination, ...] = ("mean", "median", "max")
-    return {way: float(metric.function(combined(outputs, way, net.prediction), y)) for way in simple}
+    found = {}
+    for way in simple:
+        measured = Measurement([metric])
+        measured.add(combined(outputs, way, net.prediction), y)
+        found[way] = measured.scores()[metric.name]
+    return found
