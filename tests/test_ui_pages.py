@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from html import unescape
@@ -180,6 +181,7 @@ def test_an_answer_has_its_page(tmp_path: Path) -> None:
         tmp_path / "federation.toml",
         folder=tmp_path / "runs" / "query",
     )
+    winnow.fit("linear", "cost ~ C(ward)", tmp_path / "federation.toml", folder=tmp_path / "runs" / "fit")
     client, found = logged_in(tmp_path / "runs"), keys(tmp_path / "runs")
     assert all(f"/runs/{key}" in client.get("/questions").text for key in found.values())
     assert not any(f"/runs/{key}" in client.get("/").text for key in found.values())
@@ -189,6 +191,11 @@ def test_an_answer_has_its_page(tmp_path: Path) -> None:
     assert "<td>40</td>" in told
     assert "9.5" in told
     assert "Distribution of cost" in client.get(f"/runs/{found['stats']}").text
+    fitted = client.get(f"/runs/{found['fit']}").text
+    assert '<th scope="row">Intercept</th><td>9.5' in fitted
+    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', fitted)
+    assert "ward" in drawn
+    assert "Intercept" not in drawn, "it has a scale of its own"
     assert client.get(f"/compare?run={found['stats']}&run={found['query']}").status == 400
 
 

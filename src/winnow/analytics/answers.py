@@ -95,6 +95,11 @@ def answer_parts(answer: Answer) -> tuple[str, str, str]:
         from winnow.analytics.trees.trees_page import trees_parts  # noqa: PLC0415
 
         return trees_parts(BoostedTrees(answer))
+    if answer["kind"] == "fit":
+        from winnow.analytics.fit.fit_page import fit_parts  # noqa: PLC0415
+        from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415
+
+        return fit_parts(FittedModel(answer))
     if answer["kind"] == "query":
         from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
         from winnow.analytics.sql.query_page import query_parts  # noqa: PLC0415

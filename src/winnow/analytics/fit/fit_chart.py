@@ -17,13 +17,13 @@ NORMAL_QUANTILE = 1.96
 
 def fit_figure(answer: Mapping[str, Any]) -> go.Figure:
     if answer["model"] == "pca":
-        return for_notebook(_explained(answer))
+        return for_notebook(explained_figure(answer))
     if "terms" not in answer:
         raise ConfigError(f"plot: {answer['model']} has no estimates by term to draw; use .summary() or .answer")
-    return for_notebook(_estimates(answer))
+    return for_notebook(estimates_figure(answer))
 
 
-def _estimates(answer: Mapping[str, Any]) -> go.Figure:
+def estimates_figure(answer: Mapping[str, Any]) -> go.Figure:
     """A row for each term, in the units of the data; a fit without standard errors has points alone."""
     terms = answer["terms"]
     spread = [None if each["std_error"] is None else NORMAL_QUANTILE * each["std_error"] for each in terms]
@@ -42,7 +42,7 @@ def _estimates(answer: Mapping[str, Any]) -> go.Figure:
     return apply_layout(figure, height=140 + 30 * len(terms))
 
 
-def _explained(answer: Mapping[str, Any]) -> go.Figure:
+def explained_figure(answer: Mapping[str, Any]) -> go.Figure:
     shares, ink = answer["explained_share"], colour(0)
     bars = go.Bar(
         x=[f"component {place + 1}" for place in range(len(shares))],
