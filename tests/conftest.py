@@ -1,5 +1,6 @@
 """Shared fixtures."""
 
+import gc
 import os
 import re
 import sys
@@ -22,6 +23,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in item.iter_markers("slow"):
         if mark.kwargs.get("part") not in PARTS:
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.slow(part=…) names one of {', '.join(PARTS)}")
+
+
+def pytest_configure() -> None:
+    """What is loaded from here on stays: the collector need not go through it again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Extensions that count what they have left at the end would complain of it."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
