@@ -53,8 +53,8 @@ def page_name(page: Path) -> str:
 
 READER = """
 import contextlib, io, json, os, random, shlex, sys
-import pandas, plotly.graph_objects, scipy.stats, sklearn.datasets, sklearn.linear_model
-import winnow.api
+import duckdb, pandas, plotly.graph_objects, scipy.stats, sklearn.datasets, sklearn.linear_model, sqlglot
+import torch.fx.experimental.symbolic_shapes, winnow.analytics.sql.query_question, winnow.api
 from winnow.cli import main
 
 def command(line):
@@ -138,17 +138,8 @@ EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 LONG = (
     *("algorithms", "architecture", "between-two-hospitals", "deployment", "encryption", "fedaq", "few-labels"),
-    *(
-        "frozen-encoders",
-        "personal",
-        "split-learning",
-        "tracking",
-        "truth",
-        "use-the-model",
-        "without-labels",
-        "workflows",
-        "your-own",
-    ),
+    *("frozen-encoders", "personal", "split-learning", "tracking", "truth", "use-the-model", "without-labels"),
+    *("workflows", "your-own"),
 )
 """Pages whose examples take long; what they show is tested elsewhere, too."""
 
