@@ -20,8 +20,8 @@ CONSTANT: Terms = frozenset({()})
 MAX_TERMS = 200
 """An expression with more is taken for one that tells rows apart."""
 
-AS_IT_IS = (exp.Paren, exp.Neg, exp.Abs)
-"""Nodes that keep terms; ABS chooses rows by their sign, which counts as a condition."""
+AS_IT_IS = (exp.Paren, exp.Neg, exp.Abs, exp.Cast, exp.TryCast)
+"""Nodes that keep terms; casts that round are functions, and ABS chooses rows by sign, a condition."""
 CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 RISING = (
     exp.Paren,
@@ -94,8 +94,6 @@ def terms_of(node: exp.Expr, parts: Sequence[Terms | None]) -> Terms | None:
         case exp.Pow():  # of 2: others have no known bounds
             return product(parts[0], parts[0])
         case exp.Div() if parts[1] == CONSTANT:
-            return parts[0]
-        case exp.Cast() | exp.TryCast() if node.args["to"].this in (exp.DType.DOUBLE, exp.DType.FLOAT):
             return parts[0]
     if isinstance(node, AS_IT_IS):
         return parts[0]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import ceil, floor, inf, isfinite, log, nan, sqrt
 from math import exp as power_of_e
 from typing import TypeAlias
@@ -10,7 +11,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.argument_terms import CONSTANT, keeps_order, terms_of
+from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
 from winnow.analytics.tables.declaration import ColumnType
 from winnow.core.untrusted_text import one_line
@@ -48,6 +49,9 @@ CAST_KINDS: Mapping[exp.DType, ColumnType] = {
 WIDE_TYPES = (exp.DType.BIGINT, exp.DType.DOUBLE)
 """A cast to another type may fail, and then is NULL."""
 NUMBERS = ("number", "integer", "boolean", None)
+MOST_DIGITS = float(1 << 30)
+"""By how much a sum may be larger than the range of what is added: floating point has 2**53, and so loses nothing."""
+LEAST_NORMAL = 1e-250
 
 
 def describe_expression(node: exp.Expr, columns: Columns) -> Described:
@@ -65,14 +69,27 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
     described = made_of(_result(node, parts), parts)
     if isinstance(node, CONDITIONS + COMPARISONS):
         return described
-    if isinstance(node, exp.Cast | exp.TryCast) and described.type == parts[0].type:
-        return replace(described, terms=parts[0].terms, ordered=parts[0].ordered)
     values = list(zip(operands, parts, strict=True))[_first_value(node) :]
+    rounds = _rounds(node, described, parts)
     return replace(
         described,
-        terms=terms_of(node, [each.terms for _, each in values]),
+        terms=(function_of if rounds else partial(terms_of, node))([each.terms for _, each in values]),
         ordered=keeps_order(node, [(text.sql(), each.ordered) for text, each in values if each.terms != CONSTANT]),
     )
+
+
+def _rounds(node: exp.Expr, result: Described, parts: list[Described]) -> bool:
+    """Whether it makes steps of a number: a narrower type does, and so does a far larger number that is added and taken
+    off again, or one so small that few digits are left of it.
+    """
+    if isinstance(node, exp.Cast | exp.TryCast):
+        to = node.args["to"].this
+        return to != exp.DType.DOUBLE and not (parts[0].type == "integer" and CAST_KINDS[to] == "integer")
+    largest = max(abs(result.low), abs(result.high))
+    if isinstance(node, exp.Add | exp.Sub):
+        narrowest = min((each.high - each.low for each in parts if each.terms != CONSTANT), default=inf)
+        return largest > narrowest * MOST_DIGITS
+    return isinstance(node, exp.Mul | exp.Div) and 0 < largest < LEAST_NORMAL
 
 
 def _first_value(node: exp.Expr) -> int:
