@@ -1,6 +1,6 @@
 """What a run loses while a browser follows it; and what open pages use while nothing happens.
 
-One run is watched and left alone in turns of a second, so that its pace is compared with its own a moment before or
+One run is watched and left alone in turns of two seconds, so that its pace is compared with its own a moment before or
 after: another start of the process, another layout of its memory or a machine that is busier later do not count. Each
 round tells how much CPU time the run's process has used by then, its own and the system's for it, in all threads, and
 when it was committed. The loss is that in CPU time a round: what the run itself has to do more. The loss in elapsed
@@ -22,10 +22,10 @@ from statistics import mean, median, stdev
 from bench.table import Row
 from bench.ui import Server, make_runs, served, write_run
 
-RUNS, PAIRS, TURN_SECONDS, WARM_SECONDS = 6, 40, 1.0, 4.0
+RUNS, PAIRS, TURN_SECONDS, WARM_SECONDS = 6, 20, 2.0, 4.0
 """Of each run so many pairs: a turn watched and a turn alone, in changing order."""
-RELOADED_EVERY = 5
-"""In one of so many watched turns the page is loaded: an open page does that every five seconds."""
+RELOADED_EVERY = 4
+"""In one of so many watched turns the page is loaded: an open page does that after 5 s and twenty times what it took."""
 IDLE_RUNS, CALM_SECONDS, IDLE_SECONDS = 1_000, 15.0, 30.0
 
 PROGRAM = """
