@@ -25,7 +25,7 @@ from bench.ui import Server, make_runs, served, write_run
 RUNS, PAIRS, TURN_SECONDS, WARM_SECONDS = 6, 20, 2.0, 4.0
 """Of each run so many pairs: a turn watched and a turn alone, in changing order."""
 RELOADED_EVERY = 4
-"""In one of so many watched turns the page is loaded: an open page does that after 5 s and twenty times what it took."""
+"""In one of so many watched turns the page is loaded: an open page does so after 5 s and twenty times what it took."""
 IDLE_RUNS, CALM_SECONDS, IDLE_SECONDS = 1_000, 15.0, 30.0
 
 PROGRAM = """
