@@ -65,13 +65,21 @@ def test_settings_are_chosen_on_the_tuning_seed_by_the_reference_set() -> None:
 
 
 def test_rows_with_the_same_clusters_are_measured_together_and_known_ones_left_out() -> None:
-    item = table("movielens")
+    item, seed = table("movielens"), TUNING_SEEDS[0]
     tried = item.tried[0]
-    by_age = next(rows for rows in item.left(tried, 0, {}) if rows[0].name == "age-mean")
+    by_age = next(rows for rows in item.left(tried, seed, {}) if rows[0].name == "age-mean")
     assert [row.combine for row in by_age] == list(WAYS)
-    known = lines_by_key(line(item.name, key(row, tried), 0, 0.5, 0.5) for row in by_age)
-    assert by_age not in item.left(tried, 0, known)
-    assert len(item.left(tried, 0, known)) == len(item.left(tried, 0, {})) - 1
+    known = lines_by_key(line(item.name, key(row, tried), seed, 0.5, 0.5) for row in by_age)
+    assert by_age not in item.left(tried, seed, known)
+    assert len(item.left(tried, seed, known)) == len(item.left(tried, seed, {})) - 1
+
+
+def test_reported_seeds_are_measured_with_the_chosen_settings_alone() -> None:
+    item = table("movielens")
+    assert not item.left(item.tried[0], 0, {}), "nothing has been chosen yet"
+    scores = dict(zip((key(FL, tried) for tried in item.tried), (0.6, 0.7, 0.65), strict=True))
+    known = lines_by_key(line(item.name, name, TUNING_SEEDS[0], best, 0.5) for name, best in scores.items())
+    assert [item.left(tried, 0, known) for tried in item.tried] == [[], [(FL,)], []]
 
 
 def test_the_noise_of_a_table_is_the_least_that_keeps_its_epsilon() -> None:

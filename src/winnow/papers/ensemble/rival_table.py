@@ -19,7 +19,7 @@ from winnow.papers.ensemble.leaf_family import OVER, Reading, family_traces, loa
 from winnow.papers.ensemble.opt_in_rivals import TUNED, opt_in_trace
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
-from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, run_result_lines
+from winnow.papers.result_json_lines import ResultLine, ResultLines, RunResultLine, lines_by_key, run_result_lines
 from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, least_noise
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
@@ -46,7 +46,7 @@ class TriedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RivalTable(PaperItem):
-    """All rows under every setting; those chosen on the tuning seeds are shown."""
+    """All rows, each under those settings that were best on a seed of its own."""
 
     preset: str
     rows: tuple[EnsembleRow, ...]
@@ -65,8 +65,9 @@ class RivalTable(PaperItem):
     def data_sets(self, wanted: ReproductionOptions) -> set[str]:
         return {self.experiment(FL, self.tried[0], 0, wanted).data.name}
 
-    def _seeds(self, wanted: ReproductionOptions) -> Sequence[int]:
-        return (*(TUNING_SEEDS if len(self.tried) > 1 else ()), *range(wanted.seeds))
+    def _stages(self, wanted: ReproductionOptions) -> list[Sequence[int]]:
+        """The seeds by which settings are chosen, and those that are reported."""
+        return [*([TUNING_SEEDS] if len(self.tried) > 1 else []), range(wanted.seeds)]
 
     def experiment(self, row: EnsembleRow, tried: TriedSettings, seed: int, wanted: ReproductionOptions) -> Experiment:
         sets = (*self.sets, f"server.learning_rate={tried.rate}", *wanted.sets)
@@ -89,27 +90,39 @@ class RivalTable(PaperItem):
         return Experiment.model_validate(table)
 
     def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
-        return not any(self.left(tried, seed, lines) for seed in self._seeds(wanted) for tried in self.tried)
+        seeds = [seed for stage in self._stages(wanted) for seed in stage]
+        return not any(self.left(tried, seed, lines) for seed in seeds for tried in self.tried)
 
     def left(self, tried: TriedSettings, seed: int, lines: ResultLines) -> list[tuple[EnsembleRow, ...]]:
-        """The rows without a result, together where they share leaves."""
+        """The rows that lack a result, together where they share leaves."""
         families: dict[str, list[EnsembleRow]] = {}
         for row in self.rows:
-            if (self.name, key(row, tried), str(seed)) not in lines:
+            if self._is_due(row, tried, seed, lines):
                 families.setdefault(row.name if row.clusters is None else str(row.clusters), []).append(row)
         return [tuple(rows) for rows in families.values()]
 
+    def _is_due(self, row: EnsembleRow, tried: TriedSettings, seed: int, lines: ResultLines) -> bool:
+        """Whether a result is missing. Seeds that are reported wait until the row's settings have been chosen."""
+        if (self.name, key(row, tried), str(seed)) in lines:
+            return False
+        if len(self.tried) == 1 or seed in TUNING_SEEDS:
+            return True
+        tuned = all((self.name, key(row, each), str(other)) in lines for each in self.tried for other in TUNING_SEEDS)
+        return tuned and self.chosen(row, lines)[0] == tried.name
+
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[ResultLine]:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-            found = [
-                pool.submit(self.measure_rows, rows, tried, seed, wanted)
-                for seed in self._seeds(wanted)
-                for tried in self.tried
-                for rows in self.left(tried, seed, lines)
-            ]
-            for each in as_completed(found):
-                yield from each.result()
+        known = dict(lines)
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+            for seeds in self._stages(wanted):
+                found = [
+                    pool.submit(self.measure_rows, rows, tried, seed, wanted)
+                    for seed in seeds
+                    for tried in self.tried
+                    for rows in self.left(tried, seed, known)
+                ]
+                for each in as_completed(found):
+                    known |= lines_by_key(each.result())
+                    yield from each.result()
 
     def measure_rows(
         self, rows: Sequence[EnsembleRow], tried: TriedSettings, seed: int, wanted: ReproductionOptions
