@@ -52,7 +52,7 @@ def page_name(page: Path) -> str:
 # Examples -----------------------------------------------------------------------------------------------------------
 
 READER = """
-import contextlib, io, json, os, random, shlex, sys
+import contextlib, gc, io, json, os, random, shlex, sys
 import duckdb, pandas, plotly.graph_objects, scipy.stats, sklearn.datasets, sklearn.linear_model, sqlglot
 import torch.fx.experimental.symbolic_shapes, winnow.analytics.sql.query_question, winnow.api
 from winnow.cli import main
@@ -79,6 +79,7 @@ def read(blocks):
             record += [command(line[2:]) for line in text.splitlines() if line.startswith("$ ")]
     return record
 
+gc.freeze()  # what is never looked at by the collector stays shared with the copies
 for line in sys.stdin:
     page = json.loads(line)
     child = os.fork()
@@ -88,8 +89,10 @@ for line in sys.stdin:
         os.dup2(os.open(page["errors"], os.O_WRONLY | os.O_CREAT), 2)
         with open(page["record"], "w") as file:
             json.dump(read(page["blocks"]), file)
-        sys.exit()
+        sys.stderr.flush()
+        os._exit(0)  # nothing of what was loaded needs to be taken down
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+gc.unfreeze()
 """
 
 
