@@ -166,6 +166,23 @@ def test_scores_of_runs_that_lasted_longer_are_not_compared():
     assert "| AFL (2, after 10 to 40 rounds) |" in text
 
 
+def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have():
+    lines = [
+        run_line("table1", "fedprof", rounds=2, best=0.7, trace=(0.1, 0.7, 0.6)),
+        run_line("table1", "fedavg-rp", rounds=3, best=0.9, trace=(0.1, 0.5, 0.65, 0.9)),
+        run_line("table1", "afl", rounds=2, best=0.5, trace=(0.1, 0.5, 0.5)),
+    ]
+    text = page_of(lines)
+    group = text.split("Partial aggregation")[1].split("<h2>")[0]
+    assert "Best of the first 2 rounds" in group
+    assert "0.650</td><td>−0.0500" in group.replace(' class="number"', "")
+    assert "FedProf is not first in Best" not in group
+    assert "0.900 ★" not in group
+    same = page_of([lines[0], lines[2]])
+    assert "Best of the first" not in same
+    assert "0.700 ★" in same
+
+
 def test_whom_an_algorithm_selects_is_counted_from_its_runs():
     """Clean clients were selected 5 times each, the polluted one 15 times: 3 times as often; in the other run, once."""
     counts = [

@@ -54,6 +54,42 @@ def differences_table(
     return [TableBlock(caption, ["Algorithm", "Best", "Test", "Rounds", "Sustained"], rows)] if rows else []
 
 
+def lasted_differently(runs: Mapping[str, Sequence[RunResultLine]]) -> bool:
+    """Whether scores of a group do not compare, because some of its runs ended earlier than others."""
+    return len({run.rounds for each in runs.values() for run in each}) > 1
+
+
+def common_rounds_table(
+    ours: str, runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]
+) -> list[TableBlock]:
+    """The best scores of as many rounds as every run of a group has, where their lengths differ."""
+    if not lasted_differently(runs):
+        return []
+    shared = min(run.rounds for each in runs.values() for run in each)
+    best = {name: {run.seed: _best_until(run, shared) for run in each} for name, each in runs.items() if each}
+    rows = [
+        [
+            f"{titles[name]} ({len(scores)})",
+            compact_spread_text(MeanAndSd.of(scores.values()), 3),
+            MISSING
+            if name == ours
+            else difference_text(
+                MeanAndError.of((score, best.get(ours, {}).get(seed)) for seed, score in scores.items()), 4
+            ),
+        ]
+        for name, scores in best.items()
+    ]
+    caption = (
+        "Runs of this group lasted differently long, so that their best scores do not compare. Best of the first"
+        f" {shared} rounds, which all of them have, and that minus {titles[ours]}'s, paired by seed."
+    )
+    return [TableBlock(caption, ["Algorithm", f"Best of {shared} rounds", f"Minus {titles[ours]}"], rows)]
+
+
+def _best_until(run: RunResultLine, rounds: int) -> float | None:
+    return max((value for value in run.trace[: rounds + 1] if value is not None), default=None)
+
+
 def _paired(
     pairs: Iterable[tuple[RunResultLine, RunResultLine]], value: Callable[[RunResultLine], float | None], decimals: int
 ) -> str:

@@ -7,7 +7,13 @@ from typing import Any
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.learn.algorithm import Recipe
-from winnow.papers.fedprof.compare_algorithms import differences_table, not_first, selections_table
+from winnow.papers.fedprof.compare_algorithms import (
+    common_rounds_table,
+    differences_table,
+    lasted_differently,
+    not_first,
+    selections_table,
+)
 from winnow.papers.fedprof.read_bundled_toml import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
@@ -105,7 +111,11 @@ class ResultTable(PaperItem):
         for group in AGGREGATION_GROUPS:
             cells, ours = self.cells(group, lines), OURS[group]
             runs = {name: run_result_lines(lines, self.name, name) for name in cells}
-            leaders = {place: _leaders(column, place, cells) for place, column in enumerate(COLUMNS)}
+            compares = not lasted_differently(runs)
+            leaders = {
+                place: _leaders(column, place, cells) if compares or not column.higher_is_better else []
+                for place, column in enumerate(COLUMNS)
+            }
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
                 f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
@@ -117,6 +127,7 @@ class ResultTable(PaperItem):
                 HeadingBlock(f"{group.capitalize()} aggregation"),
                 *map(TextBlock, not_first(ours, leaders, cells, ALGORITHM_TITLES)),
                 TableBlock(caption, self._header(), _rows(cells, leaders, self._lengths(group, lines))),
+                *common_rounds_table(ours, runs, ALGORITHM_TITLES),
                 *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
                 *selections_table(runs, ALGORITHM_TITLES),
                 *(
