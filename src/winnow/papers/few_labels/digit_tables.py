@@ -27,25 +27,28 @@ PROFILE = Row(
     title="SemiFL, clients selected by profile",
     algorithm="semifl",
     settings=("select.name=profile",),
+    tuned_as=SEMIFL.name,
 )
+IID = GapTable(
+    name="mnist-iid",
+    title="MNIST, 100 labels at the server, IID",
+    preset="few-labels-mnist",
+    rows=AT_SERVER,
+    candidates=RATES,
+    about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
+)
+"""Its candidates stand for the other tables of its preset, too."""
 
 
 DIGIT_TABLES = (
-    GapTable(
-        name="mnist-iid",
-        title="MNIST, 100 labels at the server, IID",
-        preset="few-labels-mnist",
-        rows=AT_SERVER,
-        candidates=RATES,
-        about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
-    ),
+    IID,
     GapTable(
         name="mnist-classes",
         title="MNIST, 100 labels at the server, two classes a client",
         preset="few-labels-mnist",
         settings=("data.partition={name='classes', per_client=2}",),
         rows=AT_SERVER,
-        candidates=RATES,
+        tuned_in=IID,
         about="50 clients with 200 digits of two classes each; 10 of them in each round.",
     ),
     GapTable(
@@ -59,7 +62,6 @@ DIGIT_TABLES = (
             Row(name="rscfed", title="RSCFed", algorithm="rscfed"),
             ALL_LABELS,
         ),
-        candidates=RATES,
         about=(
             "Ten clients share 10,000 digits, whose classes are mixed by a Dirichlet distribution with α = 0.8; one of"
             " them has labels. All take part in each round; 50,000 digits are left aside. RSCFed begins with ten rounds"
@@ -76,7 +78,6 @@ DIGIT_TABLES = (
             Row(name="ds-fl", title="DS-FL, predictions for 1,000 open digits", algorithm="ds-fl"),
             ALL_LABELS,
         ),
-        candidates=RATES,
         about=(
             "Ten clients with 1,000 digits each, drawn at random, have labels for 50 of them. In a round a client of"
             " DS-FL sends 4 · 1,000 · 10 = 40,000 bytes; the others send a model of 108,000 bytes."
@@ -88,7 +89,7 @@ DIGIT_TABLES = (
         preset="few-labels-mnist",
         settings=FOREIGN,
         rows=(LABELLED_AT_SERVER, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS_AND_SERVER),
-        candidates=RATES,
+        tuned_in=IID,
         about=(
             "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's selection"
             " by profile needs no labels: it compares what the model makes of clients' data with what it makes of the"
