@@ -1,6 +1,6 @@
 """A table of methods for few labels: how much of the gap between few and all labels each closes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -85,18 +85,19 @@ class GapTable(PaperItem):
         return {self.name}
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return (self.tuned_in or self)._tuning_runs(wanted) + [
+        tuned = {row.tuned_as or row.name for row in self.rows if not row.untrained_of}
+        return (self.tuned_in or self)._tuning_runs(tuned, wanted) + [
             self._run(row, row.name, chosen, seed, wanted)
             for seed in range(wanted.seeds)
             for row in self.rows
             if not row.untrained_of and (chosen := self.chosen(row, wanted.known)) is not None
         ]
 
-    def _tuning_runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+    def _tuning_runs(self, rows: Collection[str], wanted: ReproductionOptions) -> list[PaperRun]:
         return [
             self._run(row, candidate_name(row, each), each, seed, wanted)
             for row in self.rows
-            if not row.untrained_of and not row.tuned_as
+            if row.name in rows
             for each in self._candidates(row)
             for seed in TUNING_SEEDS
         ]
