@@ -10,6 +10,7 @@ from winnow.papers import PAPERS
 from winnow.papers.page_blocks import TableBlock
 from winnow.papers.paper import ReproductionOptions
 from winnow.papers.phones.party_rows import find_prepared, read_parties
+from winnow.papers.phones.prepare import main
 from winnow.papers.phones.transfer_runs import TransferSetting, measure_row
 from winnow.papers.phones.transfer_table import ROWS
 from winnow.papers.result_json_lines import MeasuredResultLine, lines_by_key
@@ -64,6 +65,7 @@ def test_both_parties_are_scored(folder: Path) -> None:
 
 def test_differences_are_paired_by_seed() -> None:
     values = {"alone-speech": 40.0, "phones-speech": 50.0, "ours-inf": 53.0}
+    text = [MeasuredResultLine(item=TABLE.name, row="alone-text", seed=0, values={"text": 60.0})]
     found = [
         MeasuredResultLine(
             item=TABLE.name, row=row, seed=seed, values={"speech": value + seed + (row[0] == "o") * seed}
@@ -73,12 +75,13 @@ def test_differences_are_paired_by_seed() -> None:
     ]
     scores, with_phones, without = (
         {row[0]: row[1:] for row in block.rows}
-        for block in TABLE.blocks(lines_by_key(found))
+        for block in TABLE.blocks(lines_by_key([*found, *text]))
         if isinstance(block, TableBlock)
     )
     ours = "Private fusion (ours), ε = ∞"
     assert scores.keys() == {"Alone, without phones", "Alone, with phones", ours}
     assert scores[ours][0].startswith("54.0")
+    assert [cell[:4] for cell in scores["Alone, without phones"]] == ["40.5", "60.0"]
     assert with_phones == {ours: ["+3.5 ± 0.5", "–"]}
     assert without == {ours: ["+13.5 ± 0.5", "–"]}
 
@@ -89,3 +92,12 @@ def test_what_is_measured_is_kept_before_the_rest_is(folder: Path) -> None:
     lines = TABLE.measure(ReproductionOptions(seeds=1, rounds=1, data_directory=folder), {})
     assert not isinstance(lines, list)
     assert next(iter(lines)).row == ROWS[0].name
+
+
+def test_preparing_without_its_sentences_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINNOW_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["prepare", "--out", str(tmp_path / "phones.npz")])
+    with pytest.raises(SystemExit, match=r"error: sst2 .* train\.tsv") as refused:
+        main()
+    assert "\n" not in str(refused.value)

@@ -6,22 +6,23 @@ is kept in blocks beside the result, so that a command that was stopped goes on 
 """
 
 import argparse
+import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import stream
+from winnow.core import ConfigError, WinnowError, stream
 from winnow.data.directories import data_directories, fetch_set, find_known_set
 from winnow.data.known_sets import known_set
 from winnow.data.text import encode_texts, words_of
 from winnow.papers.phones.prepare_sizes import LARGE
 from winnow.papers.phones.speech import PhoneRecogniser, Speaker, acoustic_features, lexicon, speak
 from winnow.papers.phones.text_phones import phone_numbers, phones_of_words
-from winnow.runs.atomic_write import write_atomically
+from winnow.runs.atomic_write import one_line_errors, write_atomically
 
 WORDS, WORD_LENGTH = 4096, 24
 BLOCK = 64
@@ -44,12 +45,16 @@ def spoken_block(texts: list[str], first: int) -> Arrays:
     return {"frames": np.stack(frames), "phones": np.stack(phones)}
 
 
+def _spoken(given: tuple[list[str], int]) -> Arrays:
+    return spoken_block(*given)
+
+
 def prepare(out: Path, speech: int, text: int, processes: int) -> None:
     texts, labels, test = _sentences()
     chosen = stream(SEED, "phones").permutation(_long_enough(texts, test))
     spoken, written = np.concatenate([test, chosen[:speech]]), np.concatenate([test, chosen[-text:]])
     if speech + text > len(chosen):
-        raise SystemExit(f"SST-2 has {len(chosen)} sentences for both parties; ask for fewer")
+        raise ConfigError(f"SST-2 has {len(chosen)} sentences for both parties; ask for fewer")
     heard = _all_blocks(out, [texts[row] for row in spoken], processes)
     words = [texts[row] for row in written]
     known = lexicon()
@@ -83,14 +88,15 @@ def _long_enough(texts: list[str], test: NDArray[np.int64]) -> NDArray[np.int64]
 def _all_blocks(out: Path, texts: list[str], processes: int) -> Arrays:
     """The blocks of sentences, of which those are made that are not there yet."""
     folder = out.with_suffix(".blocks")
-    folder.mkdir(parents=True, exist_ok=True)
+    with one_line_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(texts), BLOCK)
     files = {first: folder / f"{first:06d}-{len(texts[first : first + BLOCK]):03d}.npz" for first in starts}
     missing = [first for first, path in files.items() if not path.is_file()]
-    with ProcessPoolExecutor(processes) as pool:
-        made = {first: pool.submit(spoken_block, texts[first : first + BLOCK], first) for first in missing}
-        for done, (first, block) in enumerate(made.items(), start=1):
-            _save(files[first], block.result())
+    with Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:  # Ctrl-C is this process's business
+        made = pool.imap(_spoken, [(texts[first : first + BLOCK], first) for first in missing])
+        for done, (first, block) in enumerate(zip(missing, made, strict=True), start=1):
+            _save(files[first], block)
             print(f"\r{done * BLOCK} of {len(missing) * BLOCK} sentences", end="", file=sys.stderr, flush=True)
     blocks = [np.load(path) for path in files.values()]
     return {name: np.concatenate([block[name] for block in blocks]) for name in ("frames", "phones")}
@@ -107,11 +113,18 @@ def _save(path: Path, arrays: Arrays) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz)")
-    parser.add_argument("--speech", type=int, default=LARGE, help="spoken sentences for training")
-    parser.add_argument("--text", type=int, default=LARGE, help="written sentences for training")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--speech", type=int, default=LARGE, help="spoken sentences for training (default: %(default)s)"
+    )
+    parser.add_argument("--text", type=int, default=LARGE, help="written sentences for training (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=1, help="how many speak and hear at once")
     given = parser.parse_args()
-    prepare(given.out, given.speech, given.text, given.processes)
+    try:
+        prepare(given.out, given.speech, given.text, given.processes)
+    except WinnowError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\nstopped; the same command goes on where it was")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A table of transfer between a party with speech and one with text: F1 of both, alone and together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -83,7 +83,7 @@ class TransferTable(PaperItem):
         gains = "F1 less that of being alone {}, in points, paired by seed, ± the standard error of the mean."
         blocks: list[PageBlock] = [
             TextBlock(self.about),
-            TableBlock(scores, header, [[row.title, *_scores(row, found)] for row in known]),
+            TableBlock(scores, header, _by_title([row.title, *_scores(row, found)] for row in known)),
         ]
         for base, words in ((WITH_PHONES, "with phones: what the other party adds"), (ALONE, "without phones")):
             cells = [[row.title, *_gains(row, base, found)] for row in shared]
@@ -93,6 +93,15 @@ class TransferTable(PaperItem):
 
     def _found(self, lines: ResultLines) -> list[MeasuredResultLine]:
         return [line for line in lines.values() if isinstance(line, MeasuredResultLine) and line.item == self.name]
+
+
+def _by_title(rows: Iterable[list[str]]) -> list[list[str]]:
+    """Rows of one title, which have a party each, as one."""
+    joined: dict[str, list[str]] = {}
+    for title, *cells in rows:
+        held = joined.get(title, [NOTHING] * len(cells))
+        joined[title] = [cell if cell != NOTHING else there for cell, there in zip(cells, held, strict=True)]
+    return [[title, *cells] for title, cells in joined.items()]
 
 
 def _by_seed(row: str, party: str, found: Sequence[MeasuredResultLine]) -> dict[int, float]:
