@@ -213,6 +213,12 @@ def test_data_sets_are_listed(capsys, tmp_path: Path, monkeypatch):
     assert "not downloaded" in call(capsys, "data", "list").out
 
 
+def test_a_command_ends_without_a_word_of_what_duckdb_finds_left():
+    code = "import duckdb; from winnow.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, check=True)
+    assert (done.stdout[:6], done.stderr) == ("winnow", "")
+
+
 def test_version(capsys):
     for way in ("version", "--version"):
         said = call(capsys, way)

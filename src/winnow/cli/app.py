@@ -1,5 +1,6 @@
 """The commands put together, and what becomes of an error."""
 
+import atexit
 import gc
 import sys
 import warnings
@@ -228,6 +229,8 @@ app.command(rich_help_panel=CATALOGUES)(version)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave: 0 all is well, 1 a part failed, 2 the user can mend it, 130 interrupted."""
     gc.set_threshold(50_000)  # imports make many objects and no garbage: looking less often saves a fifth of a second
+    if arguments is None:
+        atexit.register(_end_quickly)
     given = sys.argv[1:] if arguments is None else arguments
     try:
         with _warnings_in_one_line():
@@ -239,6 +242,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"winnow: error: {_printable(line)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _end_quickly() -> None:
+    """Keep Python from going through everything that was loaded once more: with torch that takes half a second.
+
+    DuckDB would complain of what it finds left.
+    """
+    if "duckdb" not in sys.modules:
+        gc.freeze()
 
 
 @contextmanager
