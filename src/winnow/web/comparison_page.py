@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from winnow.core import RunError
 from winnow.report.differing_settings import differing_settings
-from winnow.report.markup import html_table, paragraph, section, setting_cell
+from winnow.report.markup import TableCell, html_table, paragraph, section, setting_cell
 from winnow.report.report import check_one_metric, report_parts
 from winnow.report.run_groups import group_plot_data
 from winnow.runs import RunView
@@ -55,6 +55,6 @@ def _differences(views: list[RunView]) -> str:
     header, rows = differing_settings(views)
     if not rows:
         return section("Settings that differ", paragraph("None but the seed."))
-    named = [(setting_cell(name), *values) for name, *values in rows]
+    named: list[list[TableCell]] = [[setting_cell(name), *values] for name, *values in rows]
     table = html_table("Of each experiment's first run.", header, named, texts=header[1:])
     return section("Settings that differ", f'<div class="settings">{table}</div>')
