@@ -11,13 +11,15 @@ import pytest
 
 from join_tables import join_answer, pooled_tables
 from matched_tables import owners_of
-from query_tables import answer_of
+from query_tables import answer_of, terms_of
 from statistics_tables import recorded
 from test_query_attacks import TABLES, answer_of_copies
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
 from winnow.analytics.sql import public_values
+from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import WinnowError
 
 ORDERS = pooled_tables(300, seed=1, missing=0)
@@ -239,3 +241,100 @@ def test_how_many_pairs_there_may_be_follows_from_no_condition() -> None:
         run_plain(lambda: recorded(question.program(merged), seen), list(tables.values()))  # noqa: B023 - run at once
         opened.append([values.tolist() for label, values in seen if "pairs" in label])
     assert opened[0] == opened[1] != []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "CAST(age + 18 AS TINYINT)",
+        "age * 84200000000000000 / 84200000000000000",
+        "ASIN(age / 109.5)",
+        "CAST(age AS INTEGER) * 19600000",
+        "LENGTH(SUBSTRING(outcome, age * 40000000)) % 10",
+        "CAST(age / 109.5 AS DECIMAL(2, 2))",
+        "SQRT(109.5 - age)",
+    ],
+)
+def test_rows_on_which_an_expression_fails_are_not_what_two_numbers_differ_by(value: str) -> None:
+    """Each fails on the only person of 110 years, and on nobody else."""
+    for one, other in (("COUNT(*)", f"COUNT({value})"), ("SUM(cost + 0 * age)", f"SUM(cost + 0 * ({value}))")):
+        told = answer_or_refusal(f"SELECT {one} AS s, {other} AS t FROM stays WHERE cost IS NOT NULL")
+        refused = isinstance(told, str) and ("could tell a single row" in told or "bounds" in told)
+        assert refused or None in told[0].values() or told[0]["s"] == told[0]["t"]
+    assert answer_or_refusal("SELECT COUNT(age + 18) AS n FROM stays") == [{"n": 400}]
+
+
+def answer_or_refusal(sql: str) -> Any:
+    try:
+        return answer_of(sql, TABLES)["rows"]
+    except WinnowError as error:
+        return str(error)
+
+
+def test_an_expression_that_stands_twice_fails_on_a_row_without_an_error() -> None:
+    """DuckDB computed it once, outside of what catches errors; the error told of one person, and who has their row."""
+    value = "CAST(SUBSTRING('1x', 1 + CAST(age > 109 AS INTEGER), 1) AS INTEGER)"
+    sql = f"SELECT SUM({value} % 3) AS s, COUNT({value}) AS c FROM stays WHERE patient = 'p7'"
+    assert answer_or_refusal(sql) == []
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "stays WHERE age = 110 OR cost < 1000",
+        "stays WHERE NOT (age <> 110 AND cost >= 1000)",
+        "stays WHERE CASE WHEN age = 110 THEN TRUE ELSE cost < 1000 END",
+        "stays WHERE cost < 1000 + 50000 * (age // 110)",
+        "(SELECT * FROM stays WHERE age = 110 OR cost < 1000) u",
+        "(SELECT cost, age = 110 OR cost < 1000 AS f FROM stays) u WHERE f",
+        "(SELECT * FROM stays WHERE cost IS NOT NULL ORDER BY age = 110 DESC, cost LIMIT 10) u",
+    ],
+)
+def test_a_condition_does_not_add_one_person_to_many(rows: str) -> None:
+    """MAX(cost) was that person's; all others were cheaper."""
+    told = answer_or_refusal(f"SELECT MAX(cost) AS m FROM {rows}")
+    assert told == [{"m": None}] or "one row" in told
+
+
+def test_a_condition_with_several_reasons_is_told_of_where_each_has_enough_rows() -> None:
+    (row,) = answer_or_refusal("SELECT COUNT(*) AS n FROM stays WHERE age < 50 OR age > 60")
+    assert row["n"] > 100
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "GREATEST(age, 50, 105)",
+        "LEAST(-age, -50, -105)",
+        "CAST(age / 220.0 AS DECIMAL(9, 0)) * cost",
+        "((age / 110.0 - 0.495 + 6755399441055744) - 6755399441055744) * cost",
+        "(CAST(age / 110.0 - 0.495 + 12582912 AS FLOAT) - 12582912) * cost",
+    ],
+)
+def test_a_step_does_not_leave_one_row_in_a_sum(value: str) -> None:
+    told = answer_or_refusal(f"SELECT SUM({value}) AS s FROM stays")
+    assert told == [{"s": None}] or "could tell a single row" in told
+
+
+@pytest.mark.parametrize("number", ["SUM(flag)", "SUM(flag * pay)", "SUM(five * pay)", "CORR(flag, pay)"])
+def test_a_number_that_few_rows_have_is_told_in_no_sum(number: str) -> None:
+    declared = TableDeclaration.model_validate(
+        {
+            "columns": {
+                "flag": {"level": "protected", "type": "number", "bounds": [0, 1]},
+                "five": {"level": "protected", "type": "integer", "values": [0, 5]},
+                "pay": {"level": "protected", "type": "integer", "bounds": [0, 100_000]},
+            }
+        }
+    )
+    one, many = np.zeros(60), np.arange(60) * 1000 + 7
+    one[3] = 1
+    tables = [OwnerTable(declared, arrow.table({"flag": one, "five": (5 * one).astype(int), "pay": many}))] * 2
+    question = read_question({"kind": "query", "sql": f"SELECT {number} AS s, SUM(pay) AS p FROM stays"})
+    terms = merge_terms(question, terms_of(2, declaration=declared))
+    assert run_plain(lambda: question.program(terms), tables)["rows"] == [{"s": None, "p": int(2 * many.sum())}]
+
+
+def test_a_join_with_very_many_rows_ends_in_one_line() -> None:
+    copies = " ".join(f"CROSS JOIN nations n{place}" for place in range(9))
+    assert "rows at an owner; join fewer tables" in within_owners(f"SELECT COUNT(*) AS n FROM orders o {copies}")

@@ -14,6 +14,7 @@ def test_a_function_without_arguments_is_refused_by_name() -> None:
 
 def test_a_statement_on_which_fuzzing_failed_is_answered_or_refused() -> None:
     answered(12_027)  # WHERE YEAR(NULL) = 2020: the year of nothing has no least and no largest value
+    answered(94_532)  # SELECT NULL: the type of nothing is no type
 
 
 def test_fuzzed_statements_are_answered_or_refused_in_one_line() -> None:

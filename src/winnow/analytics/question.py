@@ -88,6 +88,8 @@ class MergedTerms:
     """By owner, where the question is how much is left."""
     rows: int = 0
     """How many rows may be shown as they are."""
+    per_owner: bool = False
+    """Whether all owners allow what is about one of them."""
     least_owners: int = 1
     """So many have to take part at least."""
     beside: Mapping[str, TableDeclaration] = field(default_factory=dict)
@@ -182,6 +184,7 @@ def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTe
         least_owners=max(own.owners for own in terms.values()),
         beside=declared,
         holders=holders,
+        per_owner=all("per-owner" in own.allow for own in terms.values()),
         forbid_match=next((owner for owner, own in terms.items() if "match" not in own.allow), None),
         sizes_only=next((owner for owner, own in terms.items() if own.reveal == "size"), None),
     )

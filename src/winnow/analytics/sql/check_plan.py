@@ -81,6 +81,12 @@ def check_minimum(plan: QueryPlan, minimum: int) -> None:
         raise ConfigError(
             "a private column cannot stand in a join with rows that all owners have: it could count one person often"
         )
+    if plan.first is not None and plan.first.choosing is not None:
+        raise ConfigError(plan.first.choosing)
+    if plan.mixed is not None and any(each.function in ("min", "max") for each in plan.aggregates):
+        raise ConfigError(
+            f"MIN and MAX beside {plan.mixed}: a condition on several columns could leave one row to tell"
+        )
     if plan.private and plan.first is not None:
         raise ConfigError(
             "a private column cannot stand beside ORDER BY … LIMIT: where the rows end could tell of one person"

@@ -87,7 +87,8 @@ def _rounds(node: exp.Expr, result: Described, parts: list[Described]) -> bool:
         return to != exp.DType.DOUBLE and not (parts[0].type == "integer" and CAST_KINDS[to] == "integer")
     largest = max(abs(result.low), abs(result.high))
     if isinstance(node, exp.Add | exp.Sub):
-        narrowest = min((each.high - each.low for each in parts if each.terms != CONSTANT), default=inf)
+        widths = (each.high - each.low for each in parts if each.terms != CONSTANT)
+        narrowest = min((each for each in widths if each > 0), default=inf)
         return largest > narrowest * MOST_DIGITS
     return isinstance(node, exp.Mul | exp.Div) and 0 < largest < LEAST_NORMAL
 

@@ -47,6 +47,7 @@ def _database() -> duckdb.DuckDBPyConnection:
         "threads": "1",
         "memory_limit": MEMORY,
         "max_temp_directory_size": "0MB",
+        "disabled_optimizers": "common_subexpressions",  # what stands in TRY twice would be computed outside of it
     }
     database = duckdb.connect(":memory:", config=settings)
     database.execute("SET lock_configuration = true")
@@ -93,9 +94,10 @@ def _clipped(name: str, column: ColumnDeclaration) -> str:
 def described_types(opened: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     """DuckDB's types of a statement's columns; ConfigError where it does not accept it. The tables must be empty."""
     try:
-        return [str(kind) for _, kind, *_ in opened.execute(f"DESCRIBE {sql}").fetchall()]
+        kinds = [str(kind) for _, kind, *_ in opened.execute(f"DESCRIBE {sql}").fetchall()]
     except duckdb.Error as error:
         raise ConfigError(f"the statement does not fit the table: {_first_line(error)}") from None
+    return ["INTEGER" if kind.strip('"') == "NULL" else kind for kind in kinds]  # a literal NULL has no type
 
 
 def _first_line(error: duckdb.Error) -> str:

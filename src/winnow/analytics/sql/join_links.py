@@ -11,18 +11,8 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.row_sources import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import DISTANCE
+from winnow.analytics.sql.sql_text import conjuncts
 from winnow.core.untrusted_text import one_line
-
-
-def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
-    """The conditions that all have to hold."""
-    if isinstance(node, exp.Paren):
-        yield from conjuncts(node.this)
-    elif isinstance(node, exp.And):
-        yield from conjuncts(node.this)
-        yield from conjuncts(node.expression)
-    elif node is not None:
-        yield node
 
 
 def condition_of(select: exp.Select) -> exp.Expr | None:

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def counts_alone(plan: QueryPlan) -> bool:
-    """Whether a statement is about the number of joined rows and nothing else."""
-    return (
+    """Whether a statement is about the number of joined rows and nothing else. No condition chooses rows of the second
+    owner: the first has the size before anybody compares it with the minimum.
+    """
+    assert plan.sides is not None
+    return plan.sides[1].whole and (
         plan.near is None
         and not plan.keys
         and all(each.function == "count" and not each.inputs for each in plan.aggregates)

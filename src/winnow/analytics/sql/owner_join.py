@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.plan_near_join import NearGrid, WrittenNear
 from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.sql_text import conjuncts
 from winnow.core.untrusted_text import one_line
 
 NUMBERS = ("integer", "number")

@@ -27,6 +27,8 @@ Group: TypeAlias = tuple[str | None, ...]
 GROUP = "group"
 WEIGHT = "weight"
 """The column of a sample that says how many rows each of its rows stands for."""
+MAX_SELECTED = 5_000_000
+"""Rows of an owner that a statement is about; a join of many tables has more than memory holds."""
 T = TypeVar("T")
 
 
@@ -266,9 +268,14 @@ def execute_at_owner(
                 add_table(opened, name, declared, table.beside[name].rows)
             for each in lookups:
                 _check_lookup(opened, each)
-            return opened.sql(sql).to_arrow_table()
+            found = opened.sql(sql).limit(MAX_SELECTED + 1).to_arrow_table()
     except duckdb.Error as error:  # its text may quote a cell
         raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
+    if found.num_rows > MAX_SELECTED:
+        raise DataError(
+            f"the statement has more than {MAX_SELECTED:,} rows at an owner; join fewer tables, or say ON what"
+        )
+    return found
 
 
 def _check_lookup(opened: duckdb.DuckDBPyConnection, lookup: Lookup) -> None:

@@ -11,10 +11,9 @@ from winnow.analytics.sql.argument_terms import may_be_summed, product
 from winnow.analytics.sql.choosing_conditions import conditions_in
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
-from winnow.analytics.sql.join_links import conjuncts
 from winnow.analytics.sql.query_plan import SEARCHES, SPREADS, Argument, Function, QueryAggregate
 from winnow.analytics.sql.row_sources import RowSource
-from winnow.analytics.sql.sql_text import parsed, text_of, tried
+from winnow.analytics.sql.sql_text import conjuncts, parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
 from winnow.core.untrusted_text import one_line
 
@@ -49,6 +48,8 @@ class AggregateReader:
     _indicators: dict[str, Argument] = field(default_factory=dict)
     _identifiers: dict[str, str] = field(default_factory=dict)
     """Names of columns whose different values are counted, by their text."""
+    _divisions: tuple[str, ...] = ()
+    """The indicators of conditions that divide the rows of the whole statement."""
 
     @property
     def indicators(self) -> tuple[Argument, ...]:
@@ -79,7 +80,11 @@ class AggregateReader:
         ]
         sums = {each.columns for each in found if each.function not in (*SEARCHES, "count")}
         return [
-            replace(each, overlaps=any(each.columns & other and each.columns != other for other in sums))
+            replace(
+                each,
+                overlaps=any(each.columns & other and each.columns != other for other in sums),
+                conditions=self._divisions,
+            )
             for each in found
         ]
 
@@ -188,13 +193,15 @@ class AggregateReader:
             name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
             column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
             conditions = [*([] if condition is None else [condition]), *conditions_in(node), *self._chosen_by(node)]
+            conditions += _succeeds(node)
             if not conditions and whole and 0 < high - low <= 1 and function != "count":
                 conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
             self._arguments[text] = Argument(
                 column=column,
                 sql=text,
                 conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
-                unseen=known.fallible or (known.conditional and not conditions) or self._chosen_before(node),
+                differing=tuple(map(self._indicator, self._factors(node))),
+                unseen=(known.conditional and not conditions) or self._chosen_before(node),
                 columns=known.columns,
             )
         return self._arguments[text]
@@ -208,6 +215,22 @@ class AggregateReader:
         marked = [each for column in node.find_all(exp.Column) for each in self.source.choices(column)]
         return marked + self.source.two_valued(node)
 
+    def _factors(self, node: exp.Expr) -> list[exp.Expr]:
+        """Of an expression of several columns, which rows have another value of one than its least: were they few, a
+        product with it would be theirs.
+        """
+        columns = {text_of(each): each for each in node.find_all(exp.Column)}
+        known = [(each, self.source.described(each)) for each in columns.values() if len(columns) > 1]
+        return [
+            exp.NEQ(this=each.copy(), expression=exp.convert(int(own.low) if own.whole else own.low))
+            for each, own in known
+            if own.bounded and own.type in ("number", "integer")
+        ]
+
+    def divide(self, conditions: Sequence[exp.Expr]) -> None:
+        """All numbers of the statement are told only if these conditions choose no few rows."""
+        self._divisions = tuple(dict.fromkeys(self._indicator(each) for each in conditions))
+
     def _indicator(self, condition: exp.Expr) -> str:
         """The name of a column that has 1 where a condition holds."""
         value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
@@ -216,6 +239,21 @@ class AggregateReader:
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
             self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
+
+
+def _succeeds(node: exp.Expr) -> list[exp.Expr]:
+    """That an expression is NULL or no number only where one of its columns is NULL. Few other rows, on which it fails,
+    would be what it differs by from a sum without it.
+    """
+    columns = {text_of(each): each for each in node.find_all(exp.Column)}
+    if isinstance(node.unnest(), exp.Column | exp.Star) or not columns:
+        return []
+    value = exp.Anonymous(this="TRY", expressions=[node.copy()])
+    number = exp.TryCast(this=value.copy(), to=exp.DataType.build("DOUBLE", dialect="duckdb"))
+    finite = exp.Not(this=exp.Coalesce(this=exp.IsNan(this=number), expressions=[exp.false()]))
+    missing = [exp.Is(this=each.copy(), expression=exp.null()) for each in columns.values()]
+    there = exp.Not(this=exp.Is(this=value, expression=exp.null()))
+    return [exp.or_(*missing, exp.and_(there, finite))]
 
 
 def _tells_rows(function: Function, given: Sequence[Described]) -> bool:

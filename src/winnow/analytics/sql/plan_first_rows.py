@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.choosing_conditions import conditions_in
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
-from winnow.analytics.sql.row_sources import Relation, limit_of, own_names, row_source
+from winnow.analytics.sql.row_sources import Relation, RowSource, limit_of, own_names, row_source
+from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import parsed
 
 PREFIX = "winnow_"
@@ -18,6 +21,8 @@ PREFIX = "winnow_"
 class FirstRows:
     keys: tuple[OrderKey, ...]
     count: int
+    choosing: str | None = None
+    """What is wrong with the order, if it could put one row before all others."""
 
     def columns_shown(self) -> list[exp.Expr]:
         """The keys of a row, by their own names."""
@@ -47,9 +52,18 @@ def take_first(tree: exp.Select, tables: Mapping[str, Relation]) -> tuple[FirstR
         changed.set("this", own_names(node.this, source))
         nodes.append(changed)
     keys = order_keys(exp.Order(expressions=nodes), source.described)
+    choosing = [node for node in order.expressions if not _keeps_order(node.this, source)]
     for part in ("order", "limit"):
         inner.args[part].pop()
-    return FirstRows(keys=keys, count=count), inner
+    wrong = "ORDER BY beside LIMIT takes columns and distances: a condition could put one row before all others"
+    return FirstRows(keys=keys, count=count, choosing=str(refused(choosing[0], wrong)) if choosing else None), inner
+
+
+def _keeps_order(node: exp.Expr, source: RowSource) -> bool:
+    if is_spatial(node):
+        return True
+    known = describe_expression(node, source.described)
+    return known.ordered and not known.conditional and not conditions_in(node)
 
 
 def add_keys(inner: exp.Select, first: FirstRows) -> None:

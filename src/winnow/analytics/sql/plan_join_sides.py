@@ -60,4 +60,5 @@ def _side(
         public_sql=public_key_sql(tree, source, unlisted) if unlisted else None,
         keys=own_keys,
         names=frozenset(each.name for each in own_arguments),
+        whole=bool(source.items[place].relation.name) and not join.conditions[place],
     )

@@ -11,10 +11,10 @@ from math import hypot
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.row_sources import RowSource
 from winnow.analytics.sql.spatial_functions import ARGUMENTS
-from winnow.analytics.sql.sql_text import parsed
+from winnow.analytics.sql.sql_text import conjuncts, parsed
 from winnow.core.untrusted_text import one_line
 
 MAX_STEPS = 512

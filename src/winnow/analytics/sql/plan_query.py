@@ -22,12 +22,13 @@ from winnow.analytics.sql.plan_join_sides import join_sides
 from winnow.analytics.sql.plan_keys import query_key
 from winnow.analytics.sql.plan_near_join import take_near
 from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
-from winnow.analytics.sql.private_columns import PrivateUse, private_use
+from winnow.analytics.sql.private_columns import PrivateUse, mixed_condition, private_use
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sources import KnownTables, RowSource, row_source, table_relation
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
+from winnow.analytics.sql.subquery_marks import dividing_conditions
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
@@ -122,6 +123,7 @@ class _Planner:
         keys = [
             query_key(f"k{place}", node, types[place], self.source, self.opened) for place, node in enumerate(nodes)
         ]
+        self.reader.divide([self._resolved(each, {}) for each in dividing_conditions(self.tree, self.source)])
         aggregates = self.reader.aggregates(types[len(keys) :])
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
@@ -144,6 +146,7 @@ class _Planner:
             nearest=self.nearest,
             overlapping=self._unit is not None and len(self.source.items) > 1,
             rows=() if self._unit is None else tuple(each.alias for each in self._unit.columns()[1:]),
+            mixed=mixed_condition(self.sources),
             shared=any(not item.relation.divided for item in self.source.items),
             repeated=tuple(sorted(name for item in self.source.items for name in item.relation.repeated)),
             lookups=tuple(sorted({each for item in self.source.items for each in item.relation.lookups})),

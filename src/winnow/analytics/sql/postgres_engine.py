@@ -12,10 +12,10 @@ import pyarrow as arrow
 from sqlglot import exp
 
 from winnow.analytics.sql.duckdb_engine import MICROSECONDS_A_DAY
-from winnow.analytics.sql.join_links import conjuncts
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.postgres_conditions import postgres_condition
 from winnow.analytics.sql.postgres_values import Translated, float_text, quoted_text, whole_text
+from winnow.analytics.sql.sql_text import conjuncts
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.read_postgresql import PostgresTable, identifier, open_postgresql
 from winnow.analytics.tables.typed_columns import ARROW_TYPES

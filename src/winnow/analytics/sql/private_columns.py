@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, conjuncts
+from winnow.analytics.sql.choosing_conditions import COMPARED
+from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.spatial_functions import DISTANCE, is_spatial
+from winnow.analytics.sql.sql_text import conjuncts, text_of
 from winnow.core import ConfigError
+from winnow.core.untrusted_text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,25 @@ def _uses(
         columns = [] if isinstance(value, exp.Column) and not outermost else _own_columns(value, select)
         if any(_is_private(column, source) for column in columns):
             yield each, counted
+
+
+def mixed_condition(sources: Sequence[tuple[exp.Select, RowSource]]) -> str | None:
+    """The first comparison that computes with several columns that are not public, but for a distance."""
+    for select, source in sources:
+        joins = [join.args.get("on") for join in select.args.get("joins") or ()]
+        for each in (one for node in (*joins, condition_of(select)) for one in conjuncts(node)):
+            for node in (one for one in each.find_all(*COMPARED) if _mixes(one, select, source)):
+                return one_line(node.sql("duckdb"))[:60].replace('"', "")
+    return None
+
+
+def _mixes(node: exp.Expr, select: exp.Select, source: RowSource) -> bool:
+    if isinstance(node.this, exp.Column) and isinstance(node.expression, exp.Column):
+        return False
+    if DISTANCE in node.meta or any(is_spatial(each) for each in node.iter_expressions()):
+        return False
+    columns = [each for each in _own_columns(node, select) if source.described(each).level != "public"]
+    return len({text_of(each) for each in columns}) > 1
 
 
 def _own_columns(node: exp.Expr, select: exp.Select) -> list[exp.Column]:

@@ -53,8 +53,10 @@ class Argument:
     sql: str
     conditions: tuple[str, ...] = ()
     """The indicators of conditions by which it chooses the rows that count, or that count more than others."""
+    differing: tuple[str, ...] = ()
+    """The indicators of rows that have another value than the least in a column that it multiplies."""
     unseen: bool = False
-    """Whether it chooses rows by something else: by failing on them, or within a subquery."""
+    """Whether it chooses rows by something else, within a subquery."""
     columns: frozenset[str] = frozenset()
     """Of tables, that its numbers are made of."""
 
@@ -78,6 +80,8 @@ class QueryAggregate:
     """Of COUNT(DISTINCT …): the column of identifiers."""
     overlaps: bool = False
     """Whether another sum shares a column with it, but not all: rows that lack a value are in one of them alone."""
+    conditions: tuple[str, ...] = ()
+    """The indicators of conditions by which WHERE chose its rows."""
     date: bool = False
     """Whether its argument is a moment, in microseconds since 1970."""
     telling: str = ""
@@ -107,6 +111,8 @@ class JoinSide:
     keys: tuple[QueryKey, ...]
     names: frozenset[str]
     """Of its arguments and indicators."""
+    whole: bool
+    """Whether it is all rows of a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +150,8 @@ class QueryPlan:
     """Whether a row may be joined with several others, and so count more than once."""
     rows: tuple[str, ...] = ()
     """Columns that say which rows of tables a joined row is made of."""
+    mixed: str | None = None
+    """A condition on several columns at once that are not public."""
     shared: bool = False
     """Whether these are rows that all owners have."""
     repeated: tuple[str, ...] = ()

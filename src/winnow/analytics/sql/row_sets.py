@@ -86,7 +86,9 @@ def counted_rows(aggregate: QueryAggregate) -> RowSet:
 
 def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     """The sets that must be large enough, or empty, for an aggregate to be told."""
-    found = [counted_rows(aggregate)]
+    found = [counted_rows(aggregate), *(RowSet(nonzero=(name,), chosen=True) for name in aggregate.conditions)]
+    if aggregate.function not in (*SEARCHES, "count"):
+        found += [RowSet(nonzero=(name,)) for each in aggregate.arguments for name in (each.name, *each.differing)]
     for each in aggregate.inputs:
         found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
         if each.unseen and aggregate.function not in (*SEARCHES, "count"):

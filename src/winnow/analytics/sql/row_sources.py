@@ -12,7 +12,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, OWN_NAMES, refused
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, described_column, either
-from winnow.analytics.sql.subquery_marks import MARK, marked_columns, marked_union
+from winnow.analytics.sql.subquery_marks import MARK, marked_columns, marked_divisions, marked_union
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
@@ -45,6 +45,8 @@ class Relation:
     """Whether an owner chose its rows, and told them all parties."""
     lookups: frozenset["Lookup"] = frozenset()
     """Of the joins that its rows are made by."""
+    divisions: tuple[str, ...] = ()
+    """Columns with 1 where a condition holds that it chose rows by."""
     repeated: frozenset[str] = frozenset()
     """What these joins have more than once, or may count more than once."""
 
@@ -256,8 +258,12 @@ def _rows_of(
     source = row_source(node, known, outer)
     columns = _projected(node, source)
     lookups, repeated = joined_often(node, source)
+    divisions: tuple[str, ...] = ()
+    if shown:
+        columns, divisions = marked_divisions(node, source, marked_columns(node, source, columns))
     return Relation(
-        columns=marked_columns(node, source, columns) if shown else columns,
+        columns=columns,
+        divisions=divisions,
         divided=bool(source.divided),
         joined=len(source.items) > 1 or source.items[0].relation.joined,
         tables=frozenset[str]().union(*(item.relation.tables for item in source.items)),

@@ -1,6 +1,6 @@
 """Parts of generated SQL text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import sqlglot
@@ -15,6 +15,17 @@ def parsed(sql: str) -> exp.Expr:
 def text_of(node: exp.Expr) -> str:
     """The same for expressions that are written alike."""
     return node.sql("duckdb")
+
+
+def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
+    """The conditions that all have to hold."""
+    if isinstance(node, exp.Paren):
+        yield from conjuncts(node.this)
+    elif isinstance(node, exp.And):
+        yield from conjuncts(node.this)
+        yield from conjuncts(node.expression)
+    elif node is not None:
+        yield node
 
 
 def tried(node: exp.Expr, kind: str) -> exp.Expr:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.choosing_conditions import conditions_in
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.choosing_conditions import alternatives_in, conditions_in
+from winnow.analytics.sql.describe_expression import CONDITIONS, describe_expression
 from winnow.analytics.sql.described import Described, either
-from winnow.analytics.sql.sql_text import tried
+from winnow.analytics.sql.sql_text import conjuncts, tried
 
 if TYPE_CHECKING:
     from winnow.analytics.sql.row_sources import RowSource
@@ -31,12 +31,38 @@ def marked_columns(select: exp.Select, source: "RowSource", columns: Mapping[str
         marks = list[tuple[str, int]]()
         inherited = [one for column in value.find_all(exp.Column) for one in source.choices(column)]
         own = [] if isinstance(value, exp.Column) else [*conditions_in(value), *source.two_valued(value)]
+        own += alternatives_in(value) if isinstance(value, CONDITIONS) else []
         for condition in (*own, *inherited):
             mark = _show(select, condition)
             found[mark] = _described(condition, source)
             marks.append((mark, 1))
         found[name] = replace(found[name], marks=tuple(marks))
     return found
+
+
+def dividing_conditions(select: exp.Select, source: "RowSource") -> list[exp.Expr]:
+    """What WHERE and ON choose rows by, where they hold for one of several reasons: none may add few rows to many."""
+    joins = [join.args.get("on") for join in select.args.get("joins") or () if join.side != "LEFT"]
+    where = select.args.get("where")
+    found = list[exp.Expr]()
+    for each in (one for node in (*joins, where.this if where else None) for one in conjuncts(node)):
+        if each.find(exp.Select) is None:
+            found += [
+                *alternatives_in(each),
+                *(one for col in each.find_all(exp.Column) for one in source.choices(col)),
+            ]
+    for item in source.items:
+        marks = [exp.column(mark, table=item.alias or None, quoted=True) for mark in item.relation.divisions]
+        found += [exp.EQ(this=each, expression=exp.Literal.number(1)) for each in marks]
+    return list({each.sql(): each for each in found}.values())
+
+
+def marked_divisions(
+    select: exp.Select, source: "RowSource", columns: dict[str, Described]
+) -> tuple[dict[str, Described], tuple[str, ...]]:
+    """The columns of a subquery, which shows by which conditions it chose its rows, and the names of these."""
+    marks = {_show(select, each): _described(each, source) for each in dividing_conditions(select, source)}
+    return {**columns, **marks}, tuple(marks)
 
 
 def marked_union(

@@ -24,7 +24,7 @@ from winnow.analytics.sql.public_values import open_counted_values
 from winnow.analytics.sql.spatial_functions import DISTANCE
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.core import DataError
+from winnow.core import ConfigError, DataError
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
@@ -69,6 +69,11 @@ def told_tables(question: "Question", sql: str, terms: MergedTerms) -> tuple[Tol
             )
             told.append(ToldTable(name=name, owners=terms.holders[name], declaration=shown))
     kept = {terms.holders[name] for name in divided if name not in [each.name for each in told]}
+    if told and len(kept) == 1 and len(next(iter(kept))) < terms.least_owners and not terms.per_owner:
+        raise ConfigError(
+            f"an owner answers where {terms.least_owners} owners take part at least; those with rows that are counted "
+            f"are {len(next(iter(kept)))}"
+        )
     return tuple(told) if len(kept) == 1 else ()
 
 
@@ -147,9 +152,9 @@ def _told_rows(told: ToldTable, counted: list[tuple[Group, int]]) -> OwnerTable:
     width = len(told.declaration.columns)
     if any(len(group) != width + 1 for group, _ in counted):
         raise DataError(f"{told.name}: an owner sent a row that has not the columns of the table")
-    rows = [group[:-1] for group, times in counted for _ in range(times)]
-    if len(rows) > MAX_TOLD_ROWS:
+    if sum(times for _, times in counted) > MAX_TOLD_ROWS:  # before they are written out: an owner may have lied
         raise DataError(f"{told.name} has more than {MAX_TOLD_ROWS:,} rows; no more can be told to all parties")
+    rows = [group[:-1] for group, times in counted for _ in range(times)]
     texts = {
         name: arrow.array([row[place] for row in rows], arrow.string())
         for place, name in enumerate(told.declaration.columns)
