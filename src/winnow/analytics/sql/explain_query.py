@@ -40,7 +40,7 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
     yield "secure compare", f"{len(ROW_BITS) + 1} numbers: about how many rows there are"
     yield "secure compare", f"{plan.counted} >= {minimum} for {_groups(plan)}"
     if plan.overlapping and minimum > 1:
-        parts = "whether a row counts more than once; of which combinations of groups fewer rows are"
+        parts = "which groups have rows that count more than once, and of those, which combinations have fewer rows"
         yield "secure compare", parts
     sets = len(sets_of(plan)) - 1
     asked = [f"which of {sets} sets of rows leave out none"] if sets else []
@@ -98,7 +98,7 @@ def _who_learns(plan: QueryPlan, owners: int, minimum: int, told: Sequence[ToldT
     if plan.nearest is not None:
         yield f"  owners, server: how far the last of the nearest {plan.nearest.count} of each place is, closely"
     if plan.overlapping and minimum > 1:
-        yield "  owners, server: if rows count more than once, how often in which groups, at how many owners"
+        yield "  owners, server: which groups have rows that count more than once, how often, and if few count alike"
     if plan.identifiers:
         yield "  owners, server: how many identifiers are at one owner, at two and so on; not which, nor whose"
     small = f"fewer than {minimum}" if plan.private else f"no rows and which fewer than {minimum}"
