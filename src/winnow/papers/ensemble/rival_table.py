@@ -178,10 +178,9 @@ class RivalTable(PaperItem):
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
         _, base = self.chosen(FL, lines)
         cells = [self._cells(row, lines, base) for row in self.rows]
-        seeds = sorted(base)
         caption = (
-            f"{len(seeds)} seeds; mean ± standard deviation, and the paired relative difference from FL with its"
-            " standard error."
+            "Mean ± standard deviation over seeds, whose number is in brackets, and the relative difference from FL on"
+            " the same seeds with its standard error."
         )
         if len(self.tried) > 1:
             caption += (
@@ -193,9 +192,9 @@ class RivalTable(PaperItem):
     def _cells(self, row: EnsembleRow, lines: ResultLines, base: dict[int, float]) -> list[str]:
         settings, scores = self.chosen(row, lines)
         gain = MeanAndError.of((100 * scores[seed] / base[seed], 100.0) for seed in sorted(scores) if seed in base)
-        strength = MISSING if gain is None or not gain.error else f"{gain.mean / gain.error:.1f}"
+        strength = MISSING if gain is None or not gain.error else f"{gain.mean / gain.error:.1f}".replace("-", "−")
         return [
-            row.title,
+            f"{row.title} ({len(scores)})" if scores else row.title,
             mean_sd_text(MeanAndSd.of(scores.values()), 4) if scores else MISSING,
             MISSING if row is FL else difference_text(gain, 2),
             MISSING if row is FL else strength,
