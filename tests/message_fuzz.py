@@ -93,7 +93,10 @@ def changed(message: bytes, others: list[bytes], rng: np.random.Generator) -> by
         return message + rng.bytes(int(rng.integers(1, 40)))
     if how == 3 and others:
         return others[int(rng.integers(0, len(others)))]
-    fields = msgspec.msgpack.decode(message)
+    try:
+        fields = msgspec.msgpack.decode(message)
+    except msgspec.DecodeError:  # somebody has changed it before
+        fields = None
     if how == 4 and isinstance(fields, list) and fields:
         fields[int(rng.integers(0, len(fields)))] = ODD_VALUES[int(rng.integers(0, len(ODD_VALUES)))]
         return msgspec.msgpack.encode(fields)

@@ -12,6 +12,11 @@ def test_a_function_without_arguments_is_refused_by_name() -> None:
         read_question({"kind": "query", "sql": "SELECT COUNT(*) FROM stays WHERE FLOOR() > 1"})
 
 
+def test_what_is_written_like_a_number_and_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^'1e999.5' is no number \(line 1\)$"):
+        read_question({"kind": "query", "sql": "SELECT COUNT(*) FROM a, b WHERE DISTANCE(x, y, u, v) < 1e999.5"})
+
+
 def test_a_statement_on_which_fuzzing_failed_is_answered_or_refused() -> None:
     answered(12_027)  # WHERE YEAR(NULL) = 2020: the year of nothing has no least and no largest value
     answered(94_532)  # SELECT NULL: the type of nothing is no type
