@@ -10,12 +10,12 @@ from winnow.papers.few_labels.gap_table import (
 )
 
 SEMIFL = Row(name="semifl", title="SemiFL", algorithm="semifl")
-RATES = ("local.learning_rate=0.01", "local.learning_rate=0.03", "local.learning_rate=0.1")
+RATES = ("local.learning_rate=0.03", "local.learning_rate=0.1")
 FEDMATCH = Row(
     name="fedmatch",
     title="FedMatch",
     algorithm="fedmatch",
-    candidates=("local.learning_rate=0.001", "local.learning_rate=0.003", "local.learning_rate=0.01"),
+    candidates=("local.learning_rate=0.003", "local.learning_rate=0.01"),
 )
 """Its regularisation bounds the rate: see `fedmatch.py`."""
 AT_SERVER = (LABELLED_AT_SERVER, FIXMATCH, FEDMATCH, SEMIFL, ALL_LABELS_AND_SERVER)
