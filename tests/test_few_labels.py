@@ -342,7 +342,7 @@ def test_scrambling_hidden_labels_changes_no_byte(tmp_path, labels, method):
 def test_scrambling_what_is_hidden_after_classes_were_spread_changes_no_byte(tmp_path, monkeypatch, labels, method):
     """Where who gets which label known depends on labels, they are scrambled where they end up."""
     whole = run_folder(tmp_path / "a", table(), labels, **method)
-    module = sys.modules["winnow.experiment.build_simulation"]
+    module = sys.modules["winnow.experiment.prepare_clients"]
 
     def scrambling(*args, **kwargs):
         found = federate(*args, **kwargs)

@@ -200,7 +200,12 @@ def finished(number: int, accuracy: float) -> RoundFinished:
 
 def train(rounds: int, *, interrupted: bool) -> None:
     experiment = SimpleNamespace(
-        name=HOSTILE, algorithm="fedprof", seed=0, rounds=4, evaluation=SimpleNamespace(by="reference"), model_dump=dict
+        name=HOSTILE,
+        algorithm="fedprof",
+        seed=0,
+        all_rounds=4,
+        evaluation=SimpleNamespace(by="reference"),
+        model_dump=dict,
     )
     plan = SimpleNamespace(metric="accuracy", lower_is_better=False, notice="")
     with Progress(experiment, Console(force_jupyter=True)) as progress:  # type: ignore[arg-type]
