@@ -2,8 +2,11 @@
 
 import hmac
 import json
+import os
 import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,6 +16,7 @@ import pytest
 from fastapi import Request
 
 from command_line import call
+from waiting import eventually
 from web_client import HERE, WebClient
 from winnow.web.app import create_app
 from winnow.web.live_stream import live_response
@@ -300,3 +304,15 @@ def test_a_key_that_others_could_read_is_not_taken(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to(elsewhere)
     assert LoginKey(path).sign("x") != hmac.new(b"k" * 32, b"x", "sha256").hexdigest()
+
+
+def test_pages_give_way_to_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "winnow.cli", "ui", str(tmp_path), "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            eventually(lambda: os.getpriority(os.PRIO_PROCESS, process.pid) > own, "it competes with runs")
+        finally:
+            process.terminate()

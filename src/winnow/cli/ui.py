@@ -1,5 +1,6 @@
 """winnow ui [FOLDER…], winnow ui --kit KIT"""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 SECONDS_TO_ANSWER = 8.0
 """After which a page says that no server answers."""
+GIVING_WAY = 5
+"""How much nicer than other processes: where cores are scarce, a run that is watched comes first."""
 
 
 def ui(
@@ -86,6 +89,7 @@ def ui(
             typer.echo(address)
             if browser:
                 until_the_end.enter_context(open_browser(address))
+            os.nice(GIVING_WAY)  # after the browser, which would inherit it
 
         if kit is None:
             page_sets = run_page_sets(folders or [Path("runs")])
