@@ -32,17 +32,17 @@ def test_an_adapter_is_ahead_of_zero_shot_on_a_style_that_nobody_trained_on(data
     pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra `encoders`")
     whole = load(DataSettings(name="pacs"), data_directory)
     assert isinstance(whole, DataSet)
-    rows = np.sort(stream(SEED, "pictures").permutation(len(whole))[:1_200])
+    rows = np.sort(stream(SEED, "pictures").permutation(len(whole))[:600])
     assert whole.owners is not None
     some = replace(whole, x=whole.x[rows], y=whole.y[rows], owners=whole.owners[rows])
-    scores = [
-        run_experiment(
-            resolve("fedclip-pacs", sets=("data.left_out=['photo']", f"model.kind={kind}"), seed=SEED, rounds=rounds),
-            inputs=RunInputs(dataset=some),
-        ).summary.test_best
-        for kind, rounds in (("none", 1), ("attention", 15))
-    ]
-    assert scores[1] > scores[0] + 0.05
+    scores = []
+    for kind, rounds in (("none", 1), ("attention", 15)):
+        sets = ("data.left_out=['photo']", f"model.kind={kind}")
+        wanted = resolve("fedclip-pacs", sets=sets, seed=SEED, rounds=rounds)
+        best = run_experiment(wanted, inputs=RunInputs(dataset=some)).summary.test_best
+        assert best is not None
+        scores.append(best.value)
+    assert scores[1] > scores[0] + 0.05, scores
 
 
 @pytest.fixture

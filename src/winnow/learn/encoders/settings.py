@@ -37,7 +37,7 @@ class EncodeSettings(Settings):
     @classmethod
     def _known_or_own(cls, name: str) -> str:
         if name not in KNOWN and not is_own_code(name):
-            raise ValueError(f"no encoder {name!r}; {suggest(name, KNOWN)}, or one of your own: 'file.py:function'")
+            raise ValueError(f"no encoder {name!r} (your own is 'file.py:function'); {suggest(name, KNOWN)}")
         return name
 
     @field_validator("cache")
