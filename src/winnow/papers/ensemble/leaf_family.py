@@ -33,7 +33,9 @@ SIMPLE: tuple[Combination, ...] = ("median", "max")
 
 @cache
 def _data_set(settings: DataSettings, folder: Path | None) -> DataSet:
-    return load_data(settings, folder)
+    found = load_data(settings, folder)
+    assert isinstance(found, DataSet)
+    return found
 
 
 def loaded(data: DataSettings, folder: Path | None) -> RunInputs:
@@ -90,7 +92,7 @@ def _scores(
     """The metric of what these leaves give, combined in each way."""
     net.load_state_dict(joined_state(leaves), strict=False)
     outputs = torch.stack([leaf(x).flatten(1)[:, : net.outputs] for leaf in net.leaves])
-    found = {}
+    found: dict[str, float] = {}
     for way in ways:
         measured = Measurement([metric])
         measured.add(combined(outputs, way, net.prediction), y)
