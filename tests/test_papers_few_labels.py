@@ -57,7 +57,7 @@ def test_every_row_has_as_many_candidates_on_seeds_that_no_table_shows() -> None
 
 
 def test_a_row_runs_with_its_best_candidate_once_all_are_known() -> None:
-    item, wanted = table("mnist-iid"), ReproductionOptions(seeds=1)
+    item, wanted = table("mnist-iid-falling"), ReproductionOptions(seeds=1)
     assert {run.experiment.seed for run in item.runs(wanted)} == set(TUNING_SEEDS), "nothing is chosen yet"
     known = tuned(item, "local.learning_rate=0.1")
     rates = {
@@ -79,10 +79,10 @@ def test_a_row_runs_with_its_best_candidate_once_all_are_known() -> None:
 
 
 def test_tables_of_one_preset_share_a_choice_and_so_do_ways_of_selecting() -> None:
-    known = tuned(table("mnist-iid"), "local.learning_rate=0.1")
-    runs = table("mnist-foreign").runs(ReproductionOptions(seeds=1, known=known))
-    assert {run.item for run in runs if "@" in run.algorithm} == {"mnist-iid"}
-    rates = {run.algorithm: run.experiment.local.learning_rate for run in runs if run.item == "mnist-foreign"}
+    known = tuned(table("mnist-iid-falling"), "local.learning_rate=0.1")
+    runs = table("mnist-foreign-falling").runs(ReproductionOptions(seeds=1, known=known))
+    assert {run.item for run in runs if "@" in run.algorithm} == {"mnist-iid-falling"}
+    rates = {run.algorithm: run.experiment.local.learning_rate for run in runs if run.item == "mnist-foreign-falling"}
     assert rates == dict.fromkeys(("labelled-only", "fixmatch", "semifl", "semifl-profile", "all-labels"), 0.1)
 
 
@@ -106,7 +106,18 @@ def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
 
 @pytest.mark.slow(part="papers")
 def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "few-labels", "mnist-iid", "--seeds", "1", "--rounds", "1", *TINY, "--out", str(tmp_path)]
+    command = [
+        "reproduce",
+        "few-labels",
+        "mnist-iid-falling",
+        "--seeds",
+        "1",
+        "--rounds",
+        "1",
+        *TINY,
+        "--out",
+        str(tmp_path),
+    ]
     assert call(capsys, *command, "--workers", "1").code == 0
     lines = read_lines(tmp_path / "results.jsonl")
     rows = {"labelled-only", "fixmatch", "fedmatch", "semifl", "all-labels"}

@@ -1,5 +1,7 @@
 """Tables on MNIST, which two cores compute: labels at the server, at one client, at all; and foreign clients."""
 
+from dataclasses import replace
+
 from winnow.papers.few_labels.gap_table import (
     ALL_LABELS,
     ALL_LABELS_AND_SERVER,
@@ -29,32 +31,55 @@ PROFILE = Row(
     settings=("select.name=profile",),
     tuned_as=SEMIFL.name,
 )
+CONSTANT = ("local.decay=1.0",)
+"""In the place of the presets' rate, which falls."""
 IID = GapTable(
     name="mnist-iid",
     title="MNIST, 100 labels at the server, IID",
     preset="few-labels-mnist",
+    settings=CONSTANT,
     rows=AT_SERVER,
-    candidates=RATES,
     about="50 clients with 200 digits each, drawn at random; 10 of them in each round.",
 )
-"""Its candidates stand for the other tables of its preset, too."""
-
+FALLING_IID = replace(
+    IID, name="mnist-iid-falling", title=f"{IID.title}, with a rate that falls", settings=(), candidates=RATES
+)
+AMONG_FOREIGN = GapTable(
+    name="mnist-foreign",
+    title="MNIST, 40 % of the clients with foreign or noisy data",
+    preset="few-labels-mnist",
+    settings=(*FOREIGN, *CONSTANT),
+    rows=(LABELLED_AT_SERVER, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS_AND_SERVER),
+    about=(
+        "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's selection"
+        " by profile needs no labels: it compares what the model makes of clients' data with what it makes of the"
+        " reference set."
+    ),
+)
+FALLING_AMONG_FOREIGN = replace(
+    AMONG_FOREIGN,
+    name="mnist-foreign-falling",
+    title=f"{AMONG_FOREIGN.title}, with a rate that falls",
+    settings=FOREIGN,
+    tuned_in=FALLING_IID,
+)
 
 DIGIT_TABLES = (
     IID,
+    FALLING_IID,
     GapTable(
         name="mnist-classes",
         title="MNIST, 100 labels at the server, two classes a client",
         preset="few-labels-mnist",
-        settings=("data.partition={name='classes', per_client=2}",),
+        settings=("data.partition={name='classes', per_client=2}", *CONSTANT),
         rows=AT_SERVER,
-        tuned_in=IID,
         about="50 clients with 200 digits of two classes each; 10 of them in each round.",
     ),
     GapTable(
         name="mnist-client",
         title="MNIST, one of ten clients has labels, Dirichlet 0.8",
         preset="few-labels-client",
+        settings=CONSTANT,
         rows=(
             Row(name="labelled-only", title="Labelled only, at one client", algorithm="fedavg"),
             FIXMATCH,
@@ -83,17 +108,6 @@ DIGIT_TABLES = (
             " DS-FL sends 4 · 1,000 · 10 = 40,000 bytes; the others send a model of 108,000 bytes."
         ),
     ),
-    GapTable(
-        name="mnist-foreign",
-        title="MNIST, 40 % of the clients with foreign or noisy data",
-        preset="few-labels-mnist",
-        settings=FOREIGN,
-        rows=(LABELLED_AT_SERVER, FIXMATCH, SEMIFL, PROFILE, ALL_LABELS_AND_SERVER),
-        tuned_in=IID,
-        about=(
-            "Of 50 clients, 10 have patterns that are no digits and 10 digits under heavy noise. FedProf's selection"
-            " by profile needs no labels: it compares what the model makes of clients' data with what it makes of the"
-            " reference set."
-        ),
-    ),
+    AMONG_FOREIGN,
+    FALLING_AMONG_FOREIGN,
 )
