@@ -7,7 +7,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.plan_aggregates import function_name
 from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, QueryPlan
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.relations import RowSource
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import DISTANCE
 from winnow.analytics.sql.sql_text import conjuncts
 from winnow.core.untrusted_text import one_line

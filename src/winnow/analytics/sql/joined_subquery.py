@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from winnow.analytics.sql.join_links import condition_of, equalities
-from winnow.analytics.sql.row_sources import FromItem, Lookup, RowSource
+from winnow.analytics.sql.relations import FromItem, Lookup, RowSource
 
 
 def joined_often(select: exp.Select, source: RowSource) -> tuple[frozenset[Lookup], frozenset[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.relations import FromItem, RowSource
 
 JOINED = "key"
 """With a number: a column that says what a row is joined by."""

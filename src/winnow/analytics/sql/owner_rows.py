@@ -15,7 +15,7 @@ from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
 from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
-from winnow.analytics.sql.row_sources import Lookup
+from winnow.analytics.sql.relations import Lookup
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration

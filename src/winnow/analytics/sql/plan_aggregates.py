@@ -12,7 +12,7 @@ from winnow.analytics.sql.choosing_conditions import conditions_in
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.query_plan import SEARCHES, SPREADS, Argument, Function, QueryAggregate
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.sql_text import conjuncts, parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
 from winnow.core.untrusted_text import one_line
@@ -179,11 +179,7 @@ class AggregateReader:
         else:
             value = exp.Paren(this=node.copy())
         if not (abs(low) < LARGEST_WHOLE and abs(high) < LARGEST_WHOLE):
-            named = [each.name for each in node.find_all(exp.Column) if not self.source.described(each).bounded]
-            advice = f"declare bounds = [low, high] for column '{named[0]}'" if named else "write simpler arithmetic"
-            if not named and node.find(exp.Div):
-                advice = "divide only by what is never 0"
-            raise refused(node, f"{shown}: its bounds are not known; {advice}")
+            raise refused(node, f"{shown}: its bounds are not known; {self._advice(node)}")
         if whole:
             low, high = float(floor(low)), float(ceil(high))
         if condition is not None:
@@ -205,6 +201,13 @@ class AggregateReader:
                 columns=known.columns,
             )
         return self._arguments[text]
+
+    def _advice(self, unbounded: exp.Expr) -> str:
+        """How an expression gets bounds."""
+        named = [each.name for each in unbounded.find_all(exp.Column) if not self.source.described(each).bounded]
+        if named:
+            return f"declare bounds = [low, high] for column '{named[0]}'"
+        return "divide only by what is never 0" if unbounded.find(exp.Div) else "write simpler arithmetic"
 
     def _chosen_before(self, node: exp.Expr) -> bool:
         """Whether a column of a subquery is made by a condition."""

@@ -9,7 +9,8 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.choosing_conditions import conditions_in
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
-from winnow.analytics.sql.row_sources import Relation, RowSource, limit_of, own_names, row_source
+from winnow.analytics.sql.relations import Relation, RowSource
+from winnow.analytics.sql.row_sources import limit_of, own_names, row_source
 from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import parsed
 

@@ -8,7 +8,7 @@ from winnow.analytics.sql.matched_columns import JOINED, matched_rows_sql
 from winnow.analytics.sql.owner_join import OwnerJoin
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import Argument, JoinSide, QueryKey
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried
 

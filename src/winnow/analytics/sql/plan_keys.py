@@ -7,7 +7,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.query_plan import QueryKey
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.relations import RowSource
 from winnow.core.untrusted_text import one_line
 
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of
-from winnow.analytics.sql.row_sources import RowSource
+from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.spatial_functions import ARGUMENTS
 from winnow.analytics.sql.sql_text import conjuncts, parsed
 from winnow.core.untrusted_text import one_line

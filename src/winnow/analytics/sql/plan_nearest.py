@@ -13,7 +13,8 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
-from winnow.analytics.sql.row_sources import Relation, RowSource, limit_of
+from winnow.analytics.sql.relations import Relation, RowSource
+from winnow.analytics.sql.row_sources import limit_of
 from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import parsed
 from winnow.core import ConfigError

@@ -25,7 +25,8 @@ from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
 from winnow.analytics.sql.private_columns import PrivateUse, mixed_condition, private_use
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, QueryPlan
-from winnow.analytics.sql.row_sources import KnownTables, RowSource, row_source, table_relation
+from winnow.analytics.sql.relations import KnownTables, RowSource, table_relation
+from winnow.analytics.sql.row_sources import row_source
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
 from winnow.analytics.sql.subquery_marks import dividing_conditions

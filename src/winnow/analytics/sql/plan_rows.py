@@ -11,10 +11,10 @@ from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.parse_sql import parse_sql
-from winnow.analytics.sql.row_sources import RowSource, limit_of, own_column, own_names, row_source, table_relation
+from winnow.analytics.sql.relations import MARK, RowSource, table_relation
+from winnow.analytics.sql.row_sources import limit_of, own_column, own_names, row_source
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried, unique_names
-from winnow.analytics.sql.subquery_marks import MARK
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line

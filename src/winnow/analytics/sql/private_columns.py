@@ -13,7 +13,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.choosing_conditions import COMPARED
 from winnow.analytics.sql.join_links import condition_of
-from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import DISTANCE, is_spatial
 from winnow.analytics.sql.sql_text import conjuncts, text_of
 from winnow.core import ConfigError

@@ -12,7 +12,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of, equalities
 from winnow.analytics.sql.query_plan import QueryKey
-from winnow.analytics.sql.row_sources import FromItem, RowSource
+from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
 from winnow.analytics.sql.sql_text import conjuncts, parsed, tried
 from winnow.core.untrusted_text import one_line

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from winnow.analytics.sql.plan_first_rows import FirstRows
 from winnow.analytics.sql.plan_near_join import NearGrid
 from winnow.analytics.sql.plan_nearest import NearestJoin
-from winnow.analytics.sql.row_sources import Lookup
+from winnow.analytics.sql.relations import Lookup
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import NumberColumn
 

@@ -6,7 +6,6 @@ told only if these rows are enough, as if it had the condition itself: so subque
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -14,16 +13,11 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.choosing_conditions import alternatives_in, conditions_in
 from winnow.analytics.sql.describe_expression import CONDITIONS, describe_expression
 from winnow.analytics.sql.described import Described, either
+from winnow.analytics.sql.relations import MARK, RowSource
 from winnow.analytics.sql.sql_text import conjuncts, tried
 
-if TYPE_CHECKING:
-    from winnow.analytics.sql.row_sources import RowSource
 
-MARK = "winnow mark "
-"""With a number: the name of such a column."""
-
-
-def marked_columns(select: exp.Select, source: "RowSource", columns: Mapping[str, Described]) -> dict[str, Described]:
+def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, Described]) -> dict[str, Described]:
     """The columns of a subquery, which shows the conditions of its expressions and of what they are made of."""
     found = dict(columns)
     for each in [one for one in select.expressions if not isinstance(one, exp.Star)]:
@@ -40,7 +34,7 @@ def marked_columns(select: exp.Select, source: "RowSource", columns: Mapping[str
     return found
 
 
-def dividing_conditions(select: exp.Select, source: "RowSource") -> list[exp.Expr]:
+def dividing_conditions(select: exp.Select, source: RowSource) -> list[exp.Expr]:
     """What WHERE and ON choose rows by, where they hold for one of several reasons: none may add few rows to many."""
     joins = [join.args.get("on") for join in select.args.get("joins") or () if join.side != "LEFT"]
     where = select.args.get("where")
@@ -58,7 +52,7 @@ def dividing_conditions(select: exp.Select, source: "RowSource") -> list[exp.Exp
 
 
 def marked_divisions(
-    select: exp.Select, source: "RowSource", columns: dict[str, Described]
+    select: exp.Select, source: RowSource, columns: dict[str, Described]
 ) -> tuple[dict[str, Described], tuple[str, ...]]:
     """The columns of a subquery, which shows by which conditions it chose its rows, and the names of these."""
     marks = {_show(select, each): _described(each, source) for each in dividing_conditions(select, source)}
@@ -90,7 +84,7 @@ def _show(select: exp.Select, condition: exp.Expr) -> str:
     return name
 
 
-def _described(condition: exp.Expr, source: "RowSource") -> Described:
+def _described(condition: exp.Expr, source: RowSource) -> Described:
     known = describe_expression(condition, source.described)
     return Described(level=known.level, type="integer", low=0, high=1, values=(0, 1), columns=known.columns)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 60.0
 """Seconds that an owner has to accept a question, and to answer each step of it."""
+JOIN_PATIENCE = 10
+"""So many times longer may a step take that matches keys: 100,000 of them take a slow machine minutes."""
 MAX_ANSWER_BYTES = 64 << 20
 MAX_DEPTH = 32
 """Values in values in values of an answer."""
@@ -88,7 +90,8 @@ def ask(
         raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
     question, reader = with_reader(question)
     named = tuple(owners) or _offering(connection, question.tables)
-    seconds = {"task_timeout": float(timeout), "site_timeout": max(5.0, float(timeout))}
+    patience = JOIN_PATIENCE if len(question.tables) > 1 else 1
+    seconds = {"task_timeout": float(timeout) * patience, "site_timeout": max(5.0, float(timeout))}
     settings = {"sites": list(named), **seconds} if named else {"min_sites": 2, **seconds}
     job = connection.send(
         new_name(f"{question.kind}-{question.table}"), sign_question(connection.kit, question, settings)
