@@ -65,7 +65,7 @@ def test_both_parties_are_scored(folder: Path) -> None:
 
 def test_differences_are_paired_by_seed() -> None:
     values = {"alone-speech": 40.0, "phones-speech": 50.0, "ours-inf": 53.0}
-    text = [MeasuredResultLine(item=TABLE.name, row="alone-text", seed=0, values={"text": 60.0})]
+    text = [MeasuredResultLine(item=TABLE.name, row="alone-text", seed=seed, values={"text": 60.0}) for seed in (0, 1)]
     found = [
         MeasuredResultLine(
             item=TABLE.name, row=row, seed=seed, values={"speech": value + seed + (row[0] == "o") * seed}
@@ -78,10 +78,10 @@ def test_differences_are_paired_by_seed() -> None:
         for block in TABLE.blocks(lines_by_key([*found, *text]))
         if isinstance(block, TableBlock)
     )
-    ours = "Private fusion (ours), ε = ∞"
-    assert scores.keys() == {"Alone, without phones", "Alone, with phones", ours}
+    ours = "Private fusion (ours), ε = ∞ (2)"
+    assert scores.keys() == {"Alone, without phones (2)", "Alone, with phones (2)", ours}
     assert scores[ours][0].startswith("54.0")
-    assert [cell[:4] for cell in scores["Alone, without phones"]] == ["40.5", "60.0"]
+    assert [cell[:4] for cell in scores["Alone, without phones (2)"]] == ["40.5", "60.0"]
     assert with_phones == {ours: ["+3.5 ± 0.5", "–"]}
     assert without == {ours: ["+13.5 ± 0.5", "–"]}
 

@@ -75,24 +75,27 @@ class TransferTable(PaperItem):
         found = self._found(lines)
         if not found:
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
-        seeds = len({line.seed for line in found})
         known = [row for row in ROWS if any(line.row == row.name for line in found)]
         shared = [row for row in known if row.name not in (*ALONE, *WITH_PHONES)]
         header = ("", "speech party", "text party")
-        scores = f"F1 (mean of both classes, in percent) ± standard deviation over {seeds} seeds."
+        scores = "F1 (mean of both classes, in percent) ± standard deviation over seeds; their number in brackets."
         gains = "F1 less that of being alone {}, in points, paired by seed, ± the standard error of the mean."
         blocks: list[PageBlock] = [
             TextBlock(self.about),
-            TableBlock(scores, header, _by_title([row.title, *_scores(row, found)] for row in known)),
+            TableBlock(scores, header, _by_title([_counted(row, found), *_scores(row, found)] for row in known)),
         ]
         for base, words in ((WITH_PHONES, "with phones: what the other party adds"), (ALONE, "without phones")):
-            cells = [[row.title, *_gains(row, base, found)] for row in shared]
+            cells = [[_counted(row, found), *_gains(row, base, found)] for row in shared]
             if any(cell != NOTHING for row in cells for cell in row[1:]):
                 blocks.append(TableBlock(gains.format(words), header, cells))
         return blocks
 
     def _found(self, lines: ResultLines) -> list[MeasuredResultLine]:
         return [line for line in lines.values() if isinstance(line, MeasuredResultLine) and line.item == self.name]
+
+
+def _counted(row: TransferRow, found: Sequence[MeasuredResultLine]) -> str:
+    return f"{row.title} ({len({line.seed for line in found if line.row == row.name})})"
 
 
 def _by_title(rows: Iterable[list[str]]) -> list[list[str]]:
