@@ -118,6 +118,9 @@ class AnalysisSite:
         except WinnowError as error:
             self._party = None
             return Failure(task=task, stage=task.name, reason=str(error))
+        except MemoryError:
+            self._party = None
+            return Failure(task=task, stage=task.name, reason="its memory is not enough for this question")
 
     def _begin(self, task: Task) -> Reply:
         """The owner's terms; a helper has none."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Timer
 from typing import Any
 
 import duckdb
@@ -10,7 +11,7 @@ import pyarrow as arrow
 from sqlglot import exp
 
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
-from winnow.core import ConfigError
+from winnow.core import ConfigError, DataError
 from winnow.core.untrusted_text import one_line
 
 ROWS = "winnow_rows"
@@ -24,6 +25,8 @@ ARROW_TYPES = {
     "boolean": arrow.bool_(),
 }
 MEMORY = "2GB"
+MAX_SECONDS = 300.0
+"""That a connection may compute."""
 MICROSECONDS_A_DAY = 86_400_000_000
 
 
@@ -31,9 +34,15 @@ MICROSECONDS_A_DAY = 86_400_000_000
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection of its own: what is added to it is temporary, and nobody else sees it."""
     opened = _database().cursor()
+    limit = Timer(MAX_SECONDS, opened.interrupt)
+    limit.daemon = True
+    limit.start()
     try:
         yield opened
+    except duckdb.InterruptException:
+        raise DataError(f"the statement took longer than {MAX_SECONDS:,.0f} seconds; ask for less at once") from None
     finally:
+        limit.cancel()
         opened.close()
 
 

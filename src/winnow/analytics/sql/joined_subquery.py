@@ -30,7 +30,7 @@ def joined_often(select: exp.Select, source: RowSource) -> tuple[frozenset[Looku
 
 def _lookups(select: exp.Select, source: RowSource) -> Iterator[Lookup]:
     """By which columns each replicated table depends on the tables before it, whose rows are known then."""
-    pairs = list(_equal_columns(select, source))
+    pairs = list(equal_columns(select, source))
     known, others = list(source.divided), [item for item in source.items if not item.relation.divided]
     while others:
         columns = {item.alias: {name for one, name, two in pairs if one is item and two in known} for item in others}
@@ -40,15 +40,15 @@ def _lookups(select: exp.Select, source: RowSource) -> Iterator[Lookup]:
         others.remove(item)
 
 
-def _equal_columns(select: exp.Select, source: RowSource) -> Iterator[tuple[FromItem, str, FromItem]]:
+def equal_columns(select: exp.Select, source: RowSource) -> Iterator[tuple[FromItem, str, FromItem]]:
     """Pairs of tables with equal columns, both ways: a table, its column, and the other table."""
     joins = select.args.get("joins") or []
     conditions = [*(join.args.get("on") for join in joins), condition_of(select)]
-    for pair in (each for condition in conditions for each in equalities(condition)):
-        items = [source.item_of(each) for each in pair]
-        for one, two, column in ((*items, pair[0]), (*reversed(items), pair[1])):
-            if one is not None and two is not None and one is not two:
-                yield one, column.name.lower(), two
+    for left, right in (each for condition in conditions for each in equalities(condition)):
+        one, two = source.item_of(left), source.item_of(right)
+        if one is not None and two is not None and one is not two:
+            yield one, left.name.lower(), two
+            yield two, right.name.lower(), one
     for item, join in zip(source.items[1:], joins, strict=True):
         for name in (each.name.lower() for each in join.args.get("using") or ()):
             first = next(each for each in source.items if each.alias == source.merged[name])

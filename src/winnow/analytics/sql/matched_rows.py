@@ -19,6 +19,7 @@ from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import GROUP, Group, QueryGroups, execute_at_owner, group_codes, selected_columns
 from winnow.analytics.sql.query_plan import JoinSide, QueryPlan
 from winnow.analytics.sql.row_sets import RowSet
+from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 
@@ -80,7 +81,8 @@ class MatchedRows:
     def public_values(self, table: OwnerTable) -> list[Group]:
         if self.side.public_sql is None:
             return []
-        return [tuple(row.values()) for row in self._execute(table, self.side.public_sql).to_pylist()]
+        sql = f"SELECT * FROM ({self.side.public_sql}) LIMIT {MAX_PUBLIC_VALUES + 1}"  # noqa: S608 - ours
+        return [tuple(row.values()) for row in self._execute(table, sql).to_pylist()]
 
     def matrix(self, table: OwnerTable, groups: Sequence[Group], factors: Sequence[KeyedSum]) -> NDArray[np.int64]:
         """A column for each factor."""

@@ -16,6 +16,7 @@ from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
 from winnow.analytics.sql.relations import Lookup
+from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES, limited_rows
 from winnow.analytics.sql.table_sample import TableSample
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
@@ -27,8 +28,6 @@ Group: TypeAlias = tuple[str | None, ...]
 GROUP = "group"
 WEIGHT = "weight"
 """The column of a sample that says how many rows each of its rows stands for."""
-MAX_SELECTED = 5_000_000
-"""Rows of an owner that a statement is about; a join of many tables has more than memory holds."""
 T = TypeVar("T")
 
 
@@ -137,7 +136,7 @@ class RowSelection:
         self, plan: QueryPlan, declarations: Mapping[str, TableDeclaration], owners: int = 1, minimum: int = 1
     ) -> None:
         self._plan, self._declarations, self._owners = plan, declarations, owners
-        self._lookups = plan.lookups if minimum > 1 else ()
+        self._lookups, self._minimum = plan.lookups if minimum > 1 else (), minimum
         self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
         self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
         self.end: Place | None = None
@@ -222,13 +221,16 @@ class RowSelection:
         assert self._plan.public_sql is not None
         kept = self._public.get(id(table))
         if kept is None or kept[0] is not table:
-            found = self._execute(table, self._plan.public_sql, sampled=False)
+            sql = f"SELECT * FROM ({self._plan.public_sql}) LIMIT {MAX_PUBLIC_VALUES + 1}"  # noqa: S608 - ours
+            found = self._execute(table, sql, sampled=False)
             kept = self._public[id(table)] = (table, [tuple(row.values()) for row in found.to_pylist()])
         return kept[1]
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None
-        found = execute_at_owner(table, self._declarations, sql, sample, self._lookups)
+        found = execute_at_owner(
+            table, self._declarations, sql, sample, self._lookups, self._plan.multiples, self._minimum
+        )
         return found if sample is None or self.drawn(table) else found.slice(0, 0)
 
     def drawn(self, table: OwnerTable) -> bool:
@@ -253,9 +255,11 @@ def execute_at_owner(
     sql: str,
     sample: TableSample | None = None,
     lookups: Sequence[Lookup] = (),
+    multiples: Sequence[Lookup] = (),
+    minimum: int = 1,
 ) -> arrow.Table:
     """What a statement selects of an owner's rows, or of a part of those of its first table. DataError if columns of
-    `lookups` do not tell rows apart.
+    `lookups` do not tell rows apart, or if it is too much (`statement_limits.py`).
     """
     (first, declaration), *others = declarations.items()
     rows = table.rows
@@ -268,14 +272,12 @@ def execute_at_owner(
                 add_table(opened, name, declared, table.beside[name].rows)
             for each in lookups:
                 _check_lookup(opened, each)
-            found = opened.sql(sql).limit(MAX_SELECTED + 1).to_arrow_table()
+            own = {first: rows.num_rows} | {name: len(table.beside[name]) for name, _ in others}
+            return limited_rows(opened, sql, own, multiples, minimum)
+    except MemoryError:
+        raise DataError("the memory here is not enough for the statement's rows; choose fewer") from None
     except duckdb.Error as error:  # its text may quote a cell
         raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
-    if found.num_rows > MAX_SELECTED:
-        raise DataError(
-            f"the statement has more than {MAX_SELECTED:,} rows at an owner; join fewer tables, or say ON what"
-        )
-    return found
 
 
 def _check_lookup(opened: duckdb.DuckDBPyConnection, lookup: Lookup) -> None:

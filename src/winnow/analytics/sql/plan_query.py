@@ -13,6 +13,7 @@ from winnow.analytics.sql.describe_expression import refuse_subqueries
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
+from winnow.analytics.sql.join_multiples import join_multiples
 from winnow.analytics.sql.join_units import unit_of
 from winnow.analytics.sql.owner_join import OwnerJoin, owner_join
 from winnow.analytics.sql.parse_sql import parse_sql
@@ -151,6 +152,7 @@ class _Planner:
             shared=any(not item.relation.divided for item in self.source.items),
             repeated=tuple(sorted(name for item in self.source.items for name in item.relation.repeated)),
             lookups=tuple(sorted({each for item in self.source.items for each in item.relation.lookups})),
+            multiples=() if sides else join_multiples(self.tree, self.source),
             sides=sides,
             near=None if self.join is None else self.join.near,
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum
 from winnow.analytics.sql.owner_rows import Group
+from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES
 from winnow.core import DataError
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ HASHES = 3
 WORD = 5
 """Bytes of a number: a sum of them over a million owners stays below 2⁶²."""
 MAX_TEXT = 400
-MAX_VALUES = 5_000
-CAPACITIES = (16, 64, 256, 1_024, *[MAX_VALUES] * 4)
+CAPACITIES = (16, 64, 256, 1_024, *[MAX_PUBLIC_VALUES] * 4)
 """Different values that each attempt has room for. Whether one succeeds depends on all owners' values together, so no
 length shows how many an owner has.
 """
@@ -50,14 +50,14 @@ def open_counted_values(
         found = texts(table)
         lengths = np.array([min(len(each), MAX_TEXT + 1) for each in found] or [0])
         longer = [(lengths > limit).any() for limit in range(0, MAX_TEXT + 1, WORD)]
-        return np.array([len(found) > MAX_VALUES, *longer], np.int64)
+        return np.array([len(found) > MAX_PUBLIC_VALUES, *longer], np.int64)
 
     opened = yield Sum(label="how long public values are", local=sizes, length=2 + MAX_TEXT // WORD)
     words = sum(int(each) > 0 for each in opened[1:])
     if words > MAX_TEXT // WORD:
         raise DataError(f"{what}: a public value is longer than {MAX_TEXT} letters; ask for shorter texts")
     if opened[0] > 0:
-        raise DataError(f"{what}: an owner has more than {MAX_VALUES:,} public values; ask for fewer")
+        raise DataError(f"{what}: an owner has more than {MAX_PUBLIC_VALUES:,} public values; ask for fewer")
     for attempt, capacity in enumerate(CAPACITIES if words else ()):
         cells = HASHES * (9 * capacity // 20 + 4)
 
@@ -75,7 +75,8 @@ def open_counted_values(
     if not words:
         return []
     raise DataError(
-        f"{what}: the owners' public values could not be read; they may be more than {MAX_VALUES:,}: ask for fewer"
+        f"{what}: the owners' public values could not be read; ask for fewer if they are more than "
+        f"{MAX_PUBLIC_VALUES:,}"
     )
 
 

@@ -158,6 +158,8 @@ class QueryPlan:
     """Tables that a subquery has more than once."""
     lookups: tuple[Lookup, ...] = ()
     """Tables whose rows these columns have to tell apart."""
+    multiples: tuple[Lookup, ...] = ()
+    """Tables that the join multiplies the rows of a unit by."""
     sides: tuple[JoinSide, JoinSide] | None = None
     """Of a join between two owners."""
     near: NearGrid | None = None

@@ -152,7 +152,9 @@ def _told_rows(told: ToldTable, counted: list[tuple[Group, int]]) -> OwnerTable:
     width = len(told.declaration.columns)
     if any(len(group) != width + 1 for group, _ in counted):
         raise DataError(f"{told.name}: an owner sent a row that has not the columns of the table")
-    if sum(times for _, times in counted) > MAX_TOLD_ROWS:  # before they are written out: an owner may have lied
+    if any(times > len(told.owners) for _, times in counted):  # equal rows of one owner are numbered
+        raise DataError(f"{told.name}: an owner sent a row more often than there are owners who have the table")
+    if sum(times for _, times in counted) > MAX_TOLD_ROWS:
         raise DataError(f"{told.name} has more than {MAX_TOLD_ROWS:,} rows; no more can be told to all parties")
     rows = [group[:-1] for group, times in counted for _ in range(times)]
     texts = {
