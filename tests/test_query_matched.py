@@ -1,8 +1,10 @@
 """Joins between two owners on a key: what they answer is what DuckDB says of both tables, and liars are found out."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 import sqlglot
 from sqlglot import exp
@@ -10,10 +12,11 @@ from sqlglot import exp
 from matched_tables import matched_answer, owners_of, pooled_join, pooled_rows, random_matched_join
 from statistics_tables import recorded
 from test_query import agree, by_key, plain
-from winnow.analytics.program import run_plain
+from winnow.analytics.program import Match, run_plain
 from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import SimulatedOwners, ask_owners
 from winnow.analytics.site import AnalysisSite
+from winnow.analytics.sql.matched_rows import _identifiers
 from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import ConfigError, RoundFinished
 
@@ -146,7 +149,7 @@ def test_a_count_alone_tells_nobody_which_identifiers_are_common() -> None:
     """Where each stands once; otherwise owners say so and match them, unless one tells sizes only."""
     _, first = np.unique(POOLED["claims"].column("person").fill_null(-1).to_numpy(), return_index=True)
     once = {"patients": POOLED["patients"].slice(0, 300), "claims": POOLED["claims"].take(first)}
-    sql = "SELECT COUNT(*) AS n FROM patients JOIN claims ON pid = person WHERE age > 20"
+    sql = "SELECT COUNT(*) AS n FROM patients JOIN claims ON pid = person"
     question = read_question({"kind": "query", "sql": sql})
     tables, terms = owners_of(question, once, 3, reveal="size")
     learnt: list[str] = []
@@ -159,6 +162,44 @@ def test_a_count_alone_tells_nobody_which_identifiers_are_common() -> None:
     for other in ("AVG(cost)", "COUNT(*), COUNT(age)", "COUNT(*) FILTER (WHERE paid)"):
         with pytest.raises(ConfigError, match="tells only how many rows are joined"):
             ask_both(sql.replace("COUNT(*)", other), reveal="size")
+
+
+def matched_lists(sql: str, pooled: dict[str, Any]) -> tuple[list[Any], list[list[str]]]:
+    """What is told, and the identifiers that owners put into set intersections."""
+    question = read_question({"kind": "query", "sql": sql})
+    tables, terms = owners_of(question, pooled, 10)
+    merged, lists = merge_terms(question, terms), list[list[str]]()
+
+    def noted(program: Any) -> Any:
+        step = next(program)
+        while True:
+            if isinstance(step, Match):
+                lists.extend(step.local(replace(each, place=place)) for place, each in enumerate(tables.values()))
+            try:
+                step = program.send((yield step))
+            except StopIteration as stop:
+                return stop.value
+
+    return run_plain(lambda: noted(question.program(merged)), list(tables.values()))["rows"], lists
+
+
+@pytest.mark.parametrize("condition", ["person = 6 AND cost > 10", "cost > 10", "age > 20"])
+def test_no_owner_is_told_how_many_a_condition_chooses(condition: str) -> None:
+    """The owner that asks in a set intersection has the size before anybody compares it with the minimum."""
+    _, first = np.unique(POOLED["claims"].column("person").fill_null(-1).to_numpy(), return_index=True)
+    once = {"patients": POOLED["patients"].slice(0, 300), "claims": POOLED["claims"].take(first)}
+    everybody = "SELECT COUNT(*) AS n FROM patients JOIN claims ON pid = person"
+    told, all_lists = matched_lists(everybody, once)
+    assert told == [{"n": pooled_join(everybody, once)[0][0]}]
+    of_claims = f"(SELECT * FROM claims WHERE {condition}) c"
+    subquery = f"SELECT COUNT(*) AS n FROM patients JOIN {of_claims} ON pid = c.person"
+    for sql in (f"{everybody} WHERE {condition}", *([] if "age" in condition else [subquery])):
+        with pytest.raises(ConfigError, match="tells only how many rows are joined"):
+            matched_answer(sql, once, reveal="size")
+        told, lists = matched_lists(sql, once)
+        ((chosen,),) = pooled_join(sql, once)
+        assert told == ([{"n": chosen}] if chosen >= 10 else [])
+        assert lists == all_lists
 
 
 JOIN = "FROM patients p JOIN claims c ON p.pid = c.person"
@@ -255,3 +296,10 @@ def test_a_helper_is_the_third_party_of_products() -> None:
     for _ in workflow.run(parties.federation()):
         pass
     assert workflow.answer == matched_answer(SHARED, POOLED)
+
+
+def test_parts_of_a_key_are_not_mistaken_for_one_another() -> None:
+    keys = arrow.table({"key0": ["a\x1fb", "a", "a", '["a'], "key1": ["c", "b\x1fc", None, 'c"]']})
+    found = _identifiers(keys)
+    assert found[2] is None
+    assert len({*found}) == 4

@@ -4,6 +4,7 @@ A join of rows with the same identifier is a sum over identifiers: Σ_rows f·g 
 of the other's). So an owner's matrix has a row for each identifier, in their sorted order, and sums of its own rows.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,6 @@ from winnow.analytics.sql.row_sets import RowSet
 from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-
-SEPARATOR = "\x1f"
-"""Between the parts of an identifier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +60,6 @@ class MatchedRows:
         """Those of all its rows, whatever WHERE says."""
         found = _identifiers(self._execute(table, self.side.matched_sql))
         return sorted({each for each in found if each is not None})
-
-    def selected_identifiers(self, table: OwnerTable) -> list[str]:
-        """Those of the rows that meet its conditions, as often as there are rows."""
-        found = _identifiers(self._execute(table, self.side.local_sql))
-        return sorted(each for each in found if each is not None)
 
     def most_rows(self, table: OwnerTable) -> int:
         """Of one identifier that both owners have. This is of all rows: a condition may choose those of one person."""
@@ -146,4 +139,9 @@ def _identifiers(rows: arrow.Table) -> list[str | None]:
     names = [name for name in rows.column_names if name.startswith(JOINED)]
     cells = [rows.column(name).to_pylist() for name in names]
     parts = [[None if each is None else identifier_text(each) for each in column] for column in cells]
-    return [None if None in row else SEPARATOR.join(map(str, row)) for row in zip(*parts, strict=True)]
+    return [None if None in row else _joined(row) for row in zip(*parts, strict=True)]
+
+
+def _joined(parts: Sequence[str | None]) -> str:
+    """One text for several parts, another for any others."""
+    return str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)

@@ -1,6 +1,7 @@
 """COUNT(*) of a join between two owners: how many identifiers both have, and nobody learns which.
 
-This takes identifiers that stand once at each owner, which they find out first.
+This takes identifiers that stand once at each owner, which they find out first, and a statement without conditions: the
+owner that asks learns the number, however small, before it is compared with the minimum.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,13 @@ if TYPE_CHECKING:
 
 
 def counts_alone(plan: QueryPlan) -> bool:
-    """Whether a statement is about the number of joined rows and nothing else. No condition chooses rows of the second
-    owner: the first has the size before anybody compares it with the minimum.
-    """
+    """Whether a statement is about the number of joined rows, of all there are, and nothing else."""
     assert plan.sides is not None
-    return plan.sides[1].whole and (
+    return (
         plan.near is None
         and not plan.keys
         and all(each.function == "count" and not each.inputs for each in plan.aggregates)
+        and all(side.whole for side in plan.sides)
     )
 
 
@@ -44,7 +44,7 @@ def matched_size(plan: QueryPlan, terms: MergedTerms) -> Program[dict[str, Any] 
         return None
     enough, size = yield Match(
         label="how many identifiers both owners have",
-        local=lambda table: join.side(table).selected_identifiers(table),
+        local=lambda table: join.side(table).identifiers(table),
         parties=join.places,
         minimum=terms.minimum,
         reveal="size",

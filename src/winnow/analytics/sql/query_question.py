@@ -125,8 +125,8 @@ class QueryQuestion(Question):
                 return told
         if terms.sizes_only is not None:
             raise ConfigError(
-                f"{terms.sizes_only} tells only how many rows are joined: ask for COUNT(*) alone, without GROUP BY and "
-                "conditions on the second table, of rows that each have a key of their own"
+                f"{terms.sizes_only} tells only how many rows are joined: ask for COUNT(*) alone, without conditions "
+                "and GROUP BY, of rows that each have a key of their own"
             )
         return (yield from matched_query(plan, terms))
 
