@@ -2,13 +2,19 @@
 
 from typing import Any
 
+import pyarrow as arrow
 import pytest
 
 from join_tables import join_answer, pooled_tables
+from place_tables import answer_about_places, place_rows
+from winnow.analytics.permissions import PERMISSIONS
+from winnow.analytics.program import run_plain
+from winnow.analytics.question import QueryTerms, merge_terms, read_question
 from winnow.analytics.sql import duckdb_engine, statement_limits
 from winnow.analytics.sql.told_tables import ToldTable, _told_rows
 from winnow.analytics.tables.declaration import TableDeclaration
-from winnow.core import DataError, WinnowError
+from winnow.analytics.tables.owner_table import OwnerTable
+from winnow.core import ConfigError, DataError, WinnowError
 
 ORDERS = pooled_tables(300, seed=1, missing=0)
 
@@ -84,3 +90,46 @@ def test_a_told_row_counts_no_more_often_than_owners_have_it() -> None:
         _told_rows(STATIONS, [(("a", "0"), 10**15)] * 12)  # as a list it would fill the memory
     with pytest.raises(DataError, match="more than 5,000 rows"):
         _told_rows(STATIONS, [((str(each), "0"), 2) for each in range(2501)])
+
+
+# Owners who take part without a row ----------------------------------------------------------------------------------
+
+
+def test_an_owner_of_told_rows_is_no_second_owner_of_a_sum() -> None:
+    sql = "SELECT COUNT(*) AS n, SUM(p.cost) AS c FROM people p JOIN stations s ON s.name = 'station 1'"
+    pooled = place_rows(300, 7, seed=1)
+    alone = tuple(each for each in PERMISSIONS if each != "per-owner")
+    with pytest.raises(ConfigError, match="an owner answers where 2 owners take part at least; those with rows"):
+        answer_about_places(sql, pooled, owners=1, minimum=10, allow=alone)
+    assert answer_about_places(sql, pooled, owners=2, minimum=10, allow=alone)["rows"][0]["n"] == 300
+    assert answer_about_places(sql, pooled, owners=1, minimum=10)["rows"][0]["n"] == 300
+
+
+# Texts and names -----------------------------------------------------------------------------------------------------
+
+
+def test_texts_do_not_grow_with_every_subquery() -> None:
+    rows = "orders"
+    for _ in range(18):
+        rows = f"(SELECT note || note AS note FROM {rows}) AS n"
+    assert "|| and CONCAT could make one text of more than 1,000" in told(f"SELECT COUNT(note) AS n FROM {rows}")
+    parts = ", ".join(f"t{place} AS (SELECT CONCAT(note, note) AS note FROM t{place - 1})" for place in range(1, 12))
+    chain = f"WITH t0 AS (SELECT note FROM orders), {parts} SELECT COUNT(note) AS n FROM t11"
+    assert "|| and CONCAT could make" in told(chain)
+    assert told("SELECT COUNT(*) AS n FROM orders WHERE note || '!' || note <> 'x'") == [{"n": 300}]
+
+
+def test_a_pattern_has_few_wildcards() -> None:
+    assert "more than 10 times %" in told(f"SELECT COUNT(*) AS n FROM orders WHERE note LIKE '{'%_' * 11}'")
+    assert told("SELECT COUNT(*) AS n FROM orders WHERE note LIKE '%'") == [{"n": 300}]
+
+
+def test_a_column_with_a_capital_beyond_a_to_z_can_be_asked() -> None:
+    declared = TableDeclaration.model_validate(
+        {"columns": {"Änderung": {"level": "protected", "type": "integer", "bounds": [0, 9]}, "Ort": "public"}}
+    )
+    rows = arrow.table({"Änderung": [1, 2, 3], "Ort": ["a", "b", "b"]})
+    question = read_question({"kind": "query", "sql": 'SELECT SUM("änderung") AS s, COUNT(ort) AS n FROM moves'})
+    terms = {"north": QueryTerms(declaration=declared, minimum=1, owners=1, allow=PERMISSIONS)}
+    answer = run_plain(lambda: question.program(merge_terms(question, terms)), [OwnerTable(declared, rows)])
+    assert answer["rows"] == [{"s": 6, "n": 3}]

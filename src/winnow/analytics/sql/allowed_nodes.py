@@ -12,6 +12,9 @@ from winnow.core.untrusted_text import one_line
 
 OWN_NAMES = "winnow"
 """What names of columns begin with that are added to a statement."""
+MAX_TEXTS = 1_000
+"""That one text may be joined of, by all subqueries together."""
+MAX_PERCENTS = 10
 BINARY = ("this", "expression")
 UNARY = ("this",)
 
@@ -168,6 +171,19 @@ def check_identifiers(tree: exp.Expr) -> None:
             raise refused(name, f"'{one_line(name.this)[:40]}': names that begin with 'winnow' are Winnow's own")
         if name.this.lower() != "".join(each.lower() if each.isascii() else each for each in name.this):
             raise refused(name, f"'{one_line(name.this)[:40]}': capitals of names are A to Z; write small letters")
+
+
+def check_texts(tree: exp.Expr) -> None:
+    """ConfigError for texts that are joined with themselves again and again, and patterns that take long to match."""
+    copies = 1
+    for select in tree.find_all(exp.Select):
+        joined = [each for each in select.find_all(exp.DPipe, exp.Concat) if each.parent_select is select]
+        copies *= 1 + sum(len(each.expressions) or 1 for each in joined)
+        if copies > MAX_TEXTS:
+            raise refused(select, f"|| and CONCAT could make one text of more than {MAX_TEXTS:,}; join fewer")
+    for like in tree.find_all(exp.Like, exp.ILike):
+        if sum(each.this.count("%") for each in like.expression.find_all(exp.Literal)) > MAX_PERCENTS:
+            raise refused(like, f"a pattern of LIKE has more than {MAX_PERCENTS} times %; write a shorter one")
 
 
 def _named(node: exp.Expr) -> str:

@@ -72,9 +72,14 @@ def add_table(
         rows = arrow.table({each: arrow.array([], ARROW_TYPES[kind_of(column)]) for each, column in columns.items()})
     raw = f"{ROWS} {name}"
     opened.register(raw, rows.select(list(columns)))
-    fields = ", ".join(f"{_clipped(each, column)} AS {quoted(each)}" for each, column in columns.items())
+    fields = ", ".join(f"{_clipped(each, column)} AS {quoted(asked_name(each))}" for each, column in columns.items())
     view = f"CREATE TEMP VIEW {quoted(name)} AS SELECT {fields} FROM {quoted(raw)}"  # noqa: S608 - names are quoted
     opened.execute(view)
+
+
+def asked_name(name: str) -> str:
+    """As statements write a column: DuckDB takes A for a, and Ä for another letter than ä."""
+    return "".join(each if each.isascii() else each.lower() for each in name)
 
 
 def kind_of(column: ColumnDeclaration) -> str:

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_identifiers, check_nodes
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_identifiers, check_nodes, check_texts
 from winnow.analytics.sql.histogram_function import expand_histograms
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.core import ConfigError
@@ -35,6 +35,7 @@ def parse_sql(sql: str) -> exp.Select:
         check_identifiers(tree)
         tree = expand_histograms(expand_spatial(tree))
         check_nodes(tree)
+        check_texts(tree)
     except RecursionError:
         raise ConfigError("the statement is nested too deeply") from None
     if isinstance(tree, exp.Union):

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from winnow.analytics.program import Compare, CountDistinct, Mix, Program, Sum
 from winnow.analytics.question import MergedTerms
-from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, connection, kind_of, quoted
+from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, asked_name, connection, kind_of, quoted
 from winnow.analytics.sql.join_links import condition_of, equalities
 from winnow.analytics.sql.owner_rows import Group, execute_at_owner
 from winnow.analytics.sql.parse_sql import parse_sql
@@ -43,7 +43,7 @@ class ToldTable:
 
     @property
     def sql(self) -> str:
-        columns = ", ".join(f"CAST({quoted(each)} AS VARCHAR) AS {quoted(each)}" for each in self.declaration.columns)
+        columns = ", ".join(f"CAST({quoted(asked_name(each))} AS VARCHAR)" for each in self.declaration.columns)
         return f"SELECT {columns} FROM {quoted(self.name)}"  # noqa: S608 - names are quoted
 
 
@@ -170,7 +170,7 @@ def _told_rows(told: ToldTable, counted: list[tuple[Group, int]]) -> OwnerTable:
         found = opened.sql(f"SELECT {typed} FROM told_rows").to_arrow_table()  # noqa: S608 - names are quoted
         add_table(opened, told.name, told.declaration, found)  # bounds hold for what others say, too
         clipped = opened.sql(f"SELECT * FROM {quoted(told.name)}").to_arrow_table()  # noqa: S608
-    return OwnerTable(told.declaration, clipped)
+    return OwnerTable(told.declaration, clipped.rename_columns(list(told.declaration.columns)))
 
 
 class _AllTables:
