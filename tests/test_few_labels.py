@@ -29,7 +29,7 @@ from winnow.learn.algorithm import Recipe
 
 ROWS, CLASSES, CLIENTS = 600, 4, 6
 KEPT_FILES = ("events.jsonl", "best.safetensors", "last.safetensors", "metrics.csv", "evaluation.json", "report.html")
-"""What a run leaves, but for times of day."""
+"""What a run leaves, but for times of day and the commit, which may change while a test runs."""
 
 
 def table(seed=0, scrambled=()):
@@ -268,8 +268,8 @@ def test_where_all_labels_are_known_there_are_none_to_give(tmp_path, method):
 
 def run_folder(path, data, labels, **more):
     run(data, labels, out=path, **more)
-    started = rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
-    return {name: re.sub(started, b"", (path / name).read_bytes()) for name in KEPT_FILES}
+    started, commit = rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC", rb"<td>[0-9a-f]{12}(-dirty)?</td>"
+    return {name: re.sub(started + b"|" + commit, b"", (path / name).read_bytes()) for name in KEPT_FILES}
 
 
 TELLING_HOW_MANY_ARE_RIGHT = ["evaluation.json", "report.html"]
