@@ -127,5 +127,6 @@ def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.Ca
     assert "SemiFL (1)" in page
     assert "Gap closed" in page
     assert page.count(" *") == len(rows), "one candidate of each is chosen"
+    assert "| learning_rate=0.03: " in page
     call(capsys, *command, "--workers", "1")
     assert list(read_lines(tmp_path / "results.jsonl")) == list(lines), "nothing is run again"

@@ -183,9 +183,8 @@ class GapTable(PaperItem):
 
 
 def _candidate_text(candidate: str, score: float | None, chosen: str | None) -> str:
-    words = [each.rpartition(".")[2].replace("_", " ").replace("=", " ") for each in candidate.split()]
     shown = "not run" if score is None else f"{score:.4f}"
-    return f"{', '.join(words)}: {shown}{' *' if chosen == candidate else ''}"
+    return f"{candidate.replace('local.', '').replace('client.', '')}: {shown}{' *' if chosen == candidate else ''}"
 
 
 def all_known(labels: LabelSettings | None) -> LabelSettings | None:
