@@ -147,7 +147,9 @@ class Experiment(Settings):
     @model_validator(mode="before")
     @classmethod
     def _cosine_lasts_as_long_as_the_run(cls, settings: object) -> object:
-        local = settings.get("local") if isinstance(settings, dict) else None
+        if not isinstance(settings, dict):
+            return settings
+        local = settings.get("local")
         if not isinstance(local, dict) or local.get("decay") != "cosine" or local.get("decay_rounds") is not None:
             return settings
         rounds = settings.get("rounds", cls.model_fields["rounds"].default)
