@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.message_decoding import UnreadableError, from_msgpack
+from winnow.privacy.set_intersection.long_messages import MAX_PARTS, LongMessages
 from winnow.privacy.set_intersection.padded_list import padded, unpadded
 from winnow.privacy.set_intersection.psi_protocol import PsiMessageError, PsiQuery, Reveal, answer_query
 from winnow.privacy.shares.errors import SharesError
+from winnow.privacy.shares.step_messages import MESSAGE_BYTES
 
 MAX_IDENTIFIERS = 1_000_000
 
@@ -47,7 +49,7 @@ class MatchStep:
 
     @property
     def max_exchanges(self) -> int:
-        return 3 * len(self.parties) + 3
+        return (3 * len(self.parties) + 3) * 2 * MAX_PARTS
 
 
 class MatchParty:
@@ -64,21 +66,31 @@ class MatchParty:
         self._answered = False
         self.common: list[str] | None = None
         """What all matching parties have, where this one may know."""
-        self.opened: NDArray[np.object_] | None = None
+        self._found: NDArray[np.object_] | None = None
+        self._messages = LongMessages(MESSAGE_BYTES // max(1, len(step.everybody) - 1))
+
+    @property
+    def opened(self) -> NDArray[np.object_] | None:
         """Whether enough are in common, and how many; 0 if not enough."""
+        return None if self._messages.waiting else self._found
 
     def first_messages(self) -> dict[int, bytes]:
-        return self._ask() if self._me == self._step.parties[0] else {}
+        return self._sent(self._ask()) if self._me == self._step.parties[0] else {}
 
     def receive(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The messages of this exchange, by sender; what this party writes next, by addressee."""
         written: dict[int, bytes] = {}
         for sender, data in messages.items():
+            message, asked = self._messages.receive(sender, data)
+            written.update(asked)
             try:
-                written.update(self._received(sender, data))
+                written.update(self._sent({} if message is None else self._received(sender, message)))
             except PsiMessageError as error:
                 raise SharesError(str(error), sender) from error
         return written
+
+    def _sent(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        return {to: self._messages.send(to, message) for to, message in messages.items()}
 
     def _received(self, sender: int, data: bytes) -> dict[int, bytes]:
         try:
@@ -94,7 +106,7 @@ class MatchParty:
             return {asker: self._message("answer", answer)}
         if message.kind == "answer" and self._query is not None and sender == self._asked[-1]:
             return self._take_answer(message.body)
-        if message.kind == "result" and sender == asker and self._me != asker and self.opened is None:
+        if message.kind == "result" and sender == asker and self._me != asker and self._found is None:
             self._take_result(sender, message.body)
             return {}
         raise SharesError("its message is out of order", sender)
@@ -145,7 +157,7 @@ class MatchParty:
         self._open(result.size)
 
     def _open(self, size: int | None) -> None:
-        self.opened = np.array([int(size is not None), size or 0], dtype=object)
+        self._found = np.array([int(size is not None), size or 0], dtype=object)
 
     def _message(self, kind: Literal["request", "answer", "result"], body: bytes) -> bytes:
         return msgspec.msgpack.encode(_Letter(self._step.digest, kind, body))
