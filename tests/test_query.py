@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from itertools import count
 from math import isfinite
 from typing import Any
 
@@ -24,7 +25,7 @@ from winnow.analytics.sql.query_answer import QueryAnswer
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.core import DataError, WinnowError
+from winnow.core import ConfigError, DataError, WinnowError
 
 ROWS = pooled_rows(1500, seed=1)
 STEP = 50_000 / (1 << 17)
@@ -95,13 +96,21 @@ def test_owners_who_compute_in_shares_give_the_same_answer() -> None:
 @pytest.mark.parametrize("part", range(5))
 def test_a_hundred_random_statements_in_shares_are_what_owners_without_shares_tell(part: int) -> None:
     """Two to five owners, with a minimum that hides groups: every secure step, and not only what it stands for."""
-    for seed in range(1000 + 20 * part, 1020 + 20 * part):
+    answered = 0
+    for seed in count(1000 * (part + 1)):
         rng = np.random.default_rng(seed)
         sql, owners = random_statement(rng), int(rng.integers(2, 6))
         tables, terms = divided(ROWS, owners, seed), terms_of(owners, minimum=5)
+        try:
+            alone = answer_of(sql, tables, minimum=5)
+        except ConfigError as error:  # refused with a minimum: it does not count
+            assert "could" in str(error)  # noqa: PT017 - tell a single row, or leave one
+            continue
         question = read_question({"kind": "query", "sql": sql})
-        shared = ask_owners(question, dict(zip(terms, tables, strict=True)), terms)
-        assert shared == answer_of(sql, tables, minimum=5), sql
+        assert ask_owners(question, dict(zip(terms, tables, strict=True)), terms) == alone, sql
+        answered += 1
+        if answered == 20:
+            return
 
 
 LINE_ITEMS = {

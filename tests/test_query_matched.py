@@ -1,6 +1,7 @@
 """Joins between two owners on a key: what they answer is what DuckDB says of both tables, and liars are found out."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,19 @@ def test_the_smallest_and_largest_of_joined_rows_are_found_in_shares() -> None:
 
 @pytest.mark.slow(part="science")
 def test_forty_random_joins_in_shares_are_what_owners_without_shares_tell() -> None:
-    for seed in range(400, 440):
+    """Some are refused with a minimum, and do not count."""
+    answered = 0
+    for seed in count(400):
         sql = random_matched_join(np.random.default_rng(seed))
-        assert ask_both(sql, minimum=5) == matched_answer(sql, POOLED, minimum=5), sql
+        try:
+            alone = matched_answer(sql, POOLED, minimum=5)
+        except ConfigError as error:
+            assert "could" in str(error)  # noqa: PT017 - tell a single row, or leave one
+            continue
+        assert ask_both(sql, minimum=5) == alone, sql
+        answered += 1
+        if answered == 40:
+            return
 
 
 SHARED = (
