@@ -3,8 +3,6 @@
 `python tests/message_fuzz.py 100 103` tries parts of 10,000 messages, by their seeds, and ends with their number.
 """
 
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,10 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fuzz_command import fuzz_command
 from shares import parties_of, secure_step
 from winnow.privacy.mixing.mix_party import MixParty, MixStep
 from winnow.privacy.mixing.sealed_rows import box_bytes, sealed_rows
 from winnow.privacy.secagg.key_agreement import KeyPair
+from winnow.privacy.set_intersection.long_messages import LongMessages
 from winnow.privacy.set_intersection.match_party import MatchParty, MatchStep
 from winnow.privacy.set_intersection.union_party import UnionParty, UnionStep
 from winnow.privacy.shares.errors import SharesError
@@ -27,6 +27,7 @@ OWNERS = (0, 1, 2)
 LISTS = {0: ["ann", "bob"], 1: ["bob", "cy"], 2: ["bob", "dee", "ann"]}
 ODD_VALUES = (None, True, -1, 2**63, 1.5, "x", b"", b"\0" * 40, [], {}, [[]], [b"x", 1], {"a": 1})
 MAX_EXCHANGES = 60
+PART = 10_000
 Parties = Mapping[int, Any]
 
 
@@ -46,6 +47,14 @@ def union_parties() -> Parties:
 def match_parties() -> Parties:
     step = MatchStep(digest=b"d" * 32, everybody=OWNERS, parties=OWNERS, reveal="intersection", share=True, minimum=1)
     return {owner: MatchParty(step, owner, LISTS[owner]) for owner in OWNERS}
+
+
+def long_match_parties() -> Parties:
+    """Lists that go in parts."""
+    parties = match_parties()
+    for each in parties.values():
+        each._messages = LongMessages(200)
+    return parties
 
 
 def mix_parties() -> Parties:
@@ -74,7 +83,8 @@ STEPS: dict[str, tuple[Callable[[], Parties], int, float]] = {
     "comparison": (comparison_parties, 10, 0.06),
     "union": (union_parties, 6, 0.03),
     "match": (match_parties, 4, 0.01),
-    "mix": (mix_parties, 4, 0.25),
+    "match in parts": (long_match_parties, 30, 0.01),
+    "mix": (mix_parties, 4, 0.24),
 }
 """Parties, about how many exchanges they need, and the part of all fuzzed messages that is theirs."""
 
@@ -137,18 +147,5 @@ def fuzz_messages(count: int, seed: int) -> int:
     return changed_messages
 
 
-def fuzz(first: int, last: int, count: int = 10_000) -> int:
-    """Parts `first` to `last` − 1, whatever happens; how many failed, which are printed."""
-    messages = failed = 0
-    for seed in range(first, last):
-        try:
-            messages += fuzz_messages(count, seed)
-        except Exception:
-            failed += 1
-            traceback.print_exc()
-    print(f"message parts {first} to {last - 1}: {messages} changed messages, {failed} parts ended in a traceback")
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(min(fuzz(int(sys.argv[1]), int(sys.argv[2])), 1))
+    fuzz_command(partial(fuzz_messages, PART), "message parts", "changed messages")

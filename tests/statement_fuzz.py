@@ -5,11 +5,10 @@
 
 import json
 import re
-import sys
-import traceback
 
 import numpy as np
 
+from fuzz_command import fuzz_command
 from join_tables import divided_tables, join_terms, pooled_tables, random_join
 from matched_tables import owners_of, random_matched_join
 from matched_tables import pooled_rows as joined_rows
@@ -233,18 +232,5 @@ def answered(seed: int) -> bool:
     return True
 
 
-def fuzz(first: int, last: int) -> int:
-    """Statements `first` to `last` − 1, whatever happens; how many failed, which are printed."""
-    told = failed = 0
-    for seed in range(first, last):
-        try:
-            told += answered(seed)
-        except Exception:
-            failed += 1
-            traceback.print_exc()
-    print(f"statements {first} to {last - 1}: {last - first} tried, {told} answered, {failed} tracebacks")
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(min(fuzz(int(sys.argv[1]), int(sys.argv[2])), 1))
+    fuzz_command(answered, "statements", "answered")

@@ -94,7 +94,7 @@ def test_noise_is_the_same_again(capsys: pytest.CaptureFixture[str], federation:
         (["peple"], "has no table 'peple'; did you mean 'people'?"),
         (["people", "--columns", "agee"], "there is no column 'agee'; did you mean 'age'?"),
         (["people", "--columns", "name"], "column 'name' is private; nothing can be told of it"),
-        (["people", "--per-owner"], "no rule of [[queries]] allows per-owner, statistics on table 'people'"),
+        (["people", "--per-owner"], "per-owner on table 'people' needs a rule that allows it"),
         (["people", "--quantiles", "half"], "--quantiles half: write numbers between 0 and 1, such as 0.05,0.5,0.95"),
         (["people", "--test", "u:age,sex"], "'u:age,sex' is not a test; write one of chi2:a,b"),
         (["people", "--delta", "1e-7"], "--delta belongs to noise; add --epsilon, or leave it out"),

@@ -59,7 +59,7 @@ def test_trees_are_shown_saved_and_reported(capsys: pytest.CaptureFixture[str], 
         (("t", "--target", "yes", "--out", "model.pkl"), "name the file model.json"),
         (("t", "--target", "yes", "--page", "page.txt"), "--page page.txt: it is written as .html"),
         (("t", "--target", "yes", "--method", "boosting"), "method = 'boosting' is unknown"),
-        (("t", "--target", "yes", "--plain"), "no rule of [[queries]] allows per-owner, trees on table 't'"),
+        (("t", "--target", "yes", "--plain"), "per-owner on table 't' needs a rule that allows it"),
         (("t", "--target", "yes", "--early-stopping", "3"), "early_stopping needs holdout"),
     ],
 )

@@ -20,7 +20,7 @@ from winnow.analytics.program import Program, run_plain
 from winnow.analytics.question import Answer, merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
 from winnow.analytics.sql.duckdb_engine import connection
-from winnow.analytics.sql.public_values import open_public_values
+from winnow.analytics.sql.public_values import _group, open_public_values
 from winnow.analytics.sql.query_answer import QueryAnswer
 from winnow.analytics.sql.spatial_functions import expand_spatial
 from winnow.analytics.tables.declaration import TableDeclaration
@@ -325,6 +325,12 @@ def test_a_liar_among_public_values_ends_the_question_in_one_line(garbage: int |
         _answered_with(program, lie, garbage)
 
 
+@pytest.mark.parametrize("text", [b'["\\ud800"]', b"[" * 400, b"\xff", b'{"a": 1}', b"[1]", b'[["a"]]', b""])
+def test_a_public_value_that_is_no_text_is_refused_in_one_line(text: bytes) -> None:
+    with pytest.raises(DataError, match=r"^an owner sent a public value that cannot be read$"):
+        _group(text)
+
+
 def _answered_with(program: Program[Any], opened: Any, garbage: int) -> None:
     for _ in range(20):
         step = program.send(opened)
@@ -419,3 +425,13 @@ def test_an_answer_has_a_table_errors_and_a_plan() -> None:
     assert json.loads(json.dumps(answer.answer)) == answer.answer
     assert "ε = 2" in answer.explain()
     assert DECLARATION.columns["ward"].level == "public"
+
+
+def test_minus_zero_and_zero_are_one_group_as_in_duckdb() -> None:
+    """Their texts differ, and owners compare keys by them."""
+    column = {"type": "number", "bounds": [-5, 5]}
+    declared = TableDeclaration.model_validate({"columns": {"v": {"level": "public", **column}}})
+    tables = [OwnerTable(declared, arrow.table({"v": [zero] * 6 + [1.5] * 12})) for zero in (0.0, -0.0)]
+    told = answer_of("SELECT v, COUNT(*) AS n FROM stays GROUP BY v ORDER BY v", tables)
+    assert told["rows"] == [{"v": 0.0, "n": 12}, {"v": 1.5, "n": 24}]
+    assert told["left_out"] == 0

@@ -69,7 +69,7 @@ def test_memory_that_is_not_enough_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     def nothing_left(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("winnow.analytics.sql.owner_rows.limited_rows", nothing_left)
+    monkeypatch.setattr("winnow.analytics.sql.execute_at_owner.limited_rows", nothing_left)
     assert "memory here is not enough" in told(crossed(1))
 
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from message_fuzz import MAX_EXCHANGES, OWNERS, STEPS, changed, fuzz_messages, fuzz_step, union_parties
+from message_fuzz import MAX_EXCHANGES, OWNERS, STEPS, changed, fuzz_messages, fuzz_step, match_parties, union_parties
 from query_tables import divided, pooled_rows, terms_of
+from winnow.analytics import site
+from winnow.analytics.program import NumberStep, Sum, local_vector
 from winnow.analytics.question import read_question
 from winnow.analytics.sealed_answer import with_reader
 from winnow.analytics.simulate import SimulatedOwners
+from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import Failure, Outcome, Reply, Task, WinnowError
 from winnow.privacy.set_intersection.union_party import UnionParty, UnionStep
@@ -54,6 +57,20 @@ def union_with(change: Callable[[int, int, int, bytes], bytes]) -> None:
         if not waiting:
             return
         letters = {to: parties[to].receive(messages) for to, messages in waiting.items()}
+
+
+def test_who_matches_is_told_which_are_in_common_or_nothing_is_computed() -> None:
+    """Without them an owner would go on with no rows, where as many as there are in common are due."""
+    parties = match_parties()
+    letters = {me: party.first_messages() for me, party in parties.items()}
+    while letters[0] and len(letters[0]) == 1:
+        letters = {each: parties[each].receive({0: letters[0][each]}) for each in letters[0]}
+        letters = {0: parties[0].receive({each: written[0] for each, written in letters.items()})}
+    digest, kind, body = msgspec.msgpack.decode(letters[0][1])
+    size, _ = msgspec.msgpack.decode(body)
+    lie = msgspec.msgpack.encode((digest, kind, msgspec.msgpack.encode((size, b""))))
+    with pytest.raises(SharesError, match="tells too little or too much"):
+        parties[1].receive({0: lie})
 
 
 def points_of(message: bytes, points: Callable[[bytes], bytes]) -> bytes:
@@ -172,3 +189,20 @@ def test_what_passes_between_server_and_owners_may_be_anything() -> None:
 @pytest.mark.slow(part="attacks")
 def test_what_passes_between_server_and_owners_may_be_anything_three_thousand_times() -> None:
     fuzz_owners(3000, seed=4)
+
+
+def test_an_owner_whose_counts_cannot_be_ends_a_search_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are few where the size of numbers is agreed on, and very many where they are counted."""
+
+    def lying(step: NumberStep, rows: OwnerTable, owner: int, owners: int) -> Any:
+        found = local_vector(step, rows, owner, owners)
+        return found + 10**6 if owner == 0 and isinstance(step, Sum) else found
+
+    monkeypatch.setattr(site, "local_vector", lying)
+    sql = "SELECT outcome, MEDIAN(cost) AS cost FROM stays GROUP BY outcome"
+    tables = dict(zip(terms_of(3), divided(pooled_rows(60, seed=1), 3, seed=1), strict=True))
+    question = read_question({"kind": "query", "sql": sql})
+    owners = SimulatedOwners(question, tables, terms_of(3, minimum=3))
+    with pytest.raises(WinnowError, match="an owner lied") as refused:
+        list(AnalysisWorkflow(question, owners.names).run(owners.federation()))
+    assert "\n" not in str(refused.value)

@@ -1,6 +1,8 @@
 """What SQL is refused, each time in one line that says what and where; and the command itself."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,8 @@ REFUSALS = {
     "SELECT COUNT(*) FROM stays QUALIFY age > 1": "QUALIFY is not supported (line 1)",
     "SELECT": "the statement reads no tables; it can read 1 to 20",
     "SELECT COUNT(* FROM stays": "the statement cannot be read as SQL",
+    "SELEC COUNT(*) FROM stays": "a query begins with SELECT or WITH, not with 'SELEC'",
+    "  ": "write one statement; there are none",
 }
 
 
@@ -137,6 +141,41 @@ def test_the_command_answers_explains_writes_and_refuses(folder: Path, capsys: p
     assert refused.err.strip().endswith("answer.txt must end in .parquet or .csv")
     assert "no table 'stay'; did you mean 'stays'?" in call(capsys, "query", "SELECT COUNT(*) FROM stay").err
     assert "give a statement, or a file with one" in call(capsys, "query").err
+
+
+def test_a_distance_among_the_keys_does_not_make_the_first_rows_the_nearest_ones() -> None:
+    """DISTANCE(1, 1, 1, 1) is the same of all rows, so the other key decides which are first."""
+    first = "SELECT AVG(age) FROM (SELECT * FROM stays ORDER BY {} LIMIT 20){}"
+    near, both = {"aggregate", "nearest"}, {"aggregate", "nearest", "extremes"}
+    for keys, rest, needed in (
+        ("DISTANCE(x, y, 0, 0)", "", near),
+        ("age", "", {"aggregate", "extremes"}),
+        ("DISTANCE(1, 1, 1, 1), age", "", both),
+        ("age", " ORDER BY DISTANCE(1, 1, 1, 1)", both),
+    ):
+        assert read_question({"kind": "query", "sql": first.format(keys, rest)}).needs() == needed
+
+
+def test_extremes_need_a_rule_in_a_simulation_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for sql in ("SELECT MAX(age) AS m FROM stays", "SELECT AVG(age) FROM (SELECT * FROM stays ORDER BY age LIMIT 30)"):
+        refused = call(capsys, "query", sql)
+        assert 'add [[queries]] with allow = ["aggregate", "extremes"]' in refused.err
+    for rule, told in (("", False), ('allow = ["aggregate", "extremes"]', True)):
+        (folder / "federation.toml").write_text(f"{FILE}\n[[queries]]\n{rule}\n")
+        found = call(capsys, "query", "SELECT MAX(age) AS m FROM stays")
+        assert (found.code == 0) == told
+        assert told or "no rule of [[queries]] allows aggregate, extremes on table 'stays'" in found.err
+
+
+@pytest.mark.parametrize("typed", [None, "SELECT AVG(agee) FROM stays;\n"])
+def test_a_mistake_is_one_line_to_the_end_of_the_process(folder: Path, typed: str | None) -> None:
+    """DuckDB would list, when the process ends, what an error's frames have kept of it."""
+    asked = ["-i"] if typed else ["SELECT AVG(agee) FROM stays"]
+    command = [sys.executable, "-m", "winnow.cli", "query", *asked]
+    ended = subprocess.run(command, input=typed, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    lines = [line for line in ended.stderr.splitlines() if "semicolon" not in line]
+    assert len(lines) == 1, ended.stderr
+    assert "there is no column 'agee'; did you mean 'age'? (line 1)" in lines[0]
 
 
 def test_ctrl_c_at_the_prompt_ends_a_statement_and_not_the_prompt(

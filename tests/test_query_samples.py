@@ -4,12 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 
 from query_tables import answer_of, divided, pooled_rows, terms_of
 from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
+from winnow.analytics.sql.sampled_sums import _few_owners
 from winnow.core import ConfigError
 
 METHODS = ("BERNOULLI", "STRATIFIED", "DISTINCT_VALUES")
@@ -68,6 +70,33 @@ def test_stated_errors_of_owners_are_right() -> None:
     """Ten of twenty owners, whose sizes differ widely."""
     for name, missed in scores("SYSTEM", 50, ALL, 20, 60).items():
         assert 0.7 < float(np.std(missed)) < 1.4, name
+
+
+def test_a_count_without_an_exception_in_the_sample_has_an_error() -> None:
+    """Three of 1,000 rows lack their age: a sample that has none of them must not say that there are none."""
+    rows = pooled_rows(1000, seed=1, missing=0)
+    ages = arrow.array([None if place in (5, 500, 900) else place % 100 for place in range(1000)])
+    pooled = rows.set_column(rows.column_names.index("age"), "age", ages)
+    sql = "SELECT COUNT(*) AS n, COUNT(age) AS c FROM stays TABLESAMPLE STRATIFIED({} PERCENT)"
+    answer = answer_of(sql.format(10), divided(pooled, 3, seed=1))
+    (row,), (errors,) = answer["rows"], answer["errors"]
+    assert row["c"] == row["n"] == 1000
+    assert errors["n"] == 0
+    # p = 102/104 of 100 rows, each of which stands for ten: p(1 − p) · 1000 · 900/100
+    assert errors["c"] == pytest.approx(np.sqrt(102 / 104 * 2 / 104 * 9000), rel=0.05)
+    everything = answer_of(sql.format(100), divided(pooled, 3, seed=1))
+    assert everything["rows"] == [{"n": 1000, "c": 997}]
+    assert everything["errors"] == [{"n": 0, "c": 0}]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "factor"),
+    [([1] * 10, 1.0792), ([1] * 3, 1.4714), ([98, 1, 1], 2.4015), ([1] * 1000, 1.0007)],
+)
+def test_few_owners_or_unequal_ones_have_larger_errors(sizes: list[int], factor: float) -> None:
+    """Student's t at 0.9 with 9, 2, 1 and 999 degrees of freedom (1.383, 1.886, 3.078, 1.282), over 1.2816."""
+    parts = np.array(sizes) / 2000
+    assert _few_owners(float(parts.sum()), float((parts**2).sum())) == pytest.approx(factor, abs=2e-4)
 
 
 def test_some_owners_stand_for_all() -> None:

@@ -1,7 +1,12 @@
 """Analysts, owners and servers that want a row, a small count or free budget out of a question."""
 
 import copy
+import csv
+import math
 import random
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,8 +16,10 @@ import pandas as pd
 import pyarrow as arrow
 import pytest
 from msgspec.structs import replace
+from pyarrow import parquet
 from rich.console import Console
 
+import query_tables
 from statistics_tables import DECLARATION, answer_of, divided, merged, pooled_rows, recorded
 from winnow.analytics.agreement import decode_statements, encode_statements
 from winnow.analytics.answers import render_answer, write_answer_page
@@ -22,7 +29,10 @@ from winnow.analytics.intersect.intersect_question import IntersectQuestion
 from winnow.analytics.permissions import PERMISSIONS
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import QueryTerms, Question, merge_terms, read_question
+from winnow.analytics.sealed_answer import opened_answer
 from winnow.analytics.simulate import SimulatedOwners, ask_owners
+from winnow.analytics.sql.answer_table import answer_table
+from winnow.analytics.sql.query_answer import QueryAnswer
 from winnow.analytics.stats.counted_cells import cell_tables
 from winnow.analytics.stats.plan import make_plan
 from winnow.analytics.stats.significance_tests import read_tests
@@ -34,6 +44,8 @@ from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import ConfigError, DataError, Task, WinnowError
 from winnow.privacy.concentrated_privacy import discrete_gaussian, epsilon_of, rho_of
+from winnow.privacy.mixing.sealed_boxes import seal_box
+from winnow.privacy.secagg.key_agreement import KeyPair
 
 MINIMUM = 10
 
@@ -305,15 +317,22 @@ def show_odd_answers(count: int, seed: int, page: Path | None) -> None:
         for key in way:
             inside = inside[key]
         inside[last] = chance.choice(ODD)
-        try:
+        with suppressed_line():
             text = StringIO()
             Console(file=text).print(render_answer(answer))
             assert "\x1b" not in text.getvalue()
             if page is not None:
                 write_answer_page(answer, page)
                 assert "<script>alert" not in page.read_text()
-        except WinnowError as error:
-            assert "\n" not in str(error)  # noqa: PT017 - either is fine
+
+
+@contextmanager
+def suppressed_line() -> Iterator[None]:
+    """A result or one line: either is fine."""
+    try:
+        yield
+    except WinnowError as error:
+        assert "\n" not in str(error)  # noqa: PT017
 
 
 def test_whatever_a_server_answers_is_shown_or_refused_in_one_line(tmp_path: Path) -> None:
@@ -324,3 +343,60 @@ def test_whatever_a_server_answers_is_shown_or_refused_in_one_line(tmp_path: Pat
 @pytest.mark.slow(part="attacks")
 def test_whatever_a_server_answers_in_3000_forms(tmp_path: Path) -> None:
     show_odd_answers(3000, 3, tmp_path / "page.html")
+
+
+def test_whatever_a_server_answers_to_a_statement_is_shown_and_written_or_refused_in_one_line(tmp_path: Path) -> None:
+    tables, chance = query_tables.divided(query_tables.pooled_rows(300, 1), 3, 1), random.Random(5)
+    groups = "SELECT outcome, COUNT(*) AS n, AVG(cost) AS cost FROM stays GROUP BY outcome"
+    answers = [
+        query_tables.answer_of(groups, tables),
+        query_tables.answer_of(groups, tables, epsilon=1.0),
+        query_tables.answer_of("SELECT HISTOGRAM(age, [10, 50]) AS h FROM stays", tables),
+    ]
+    for _ in range(400):
+        answer = copy.deepcopy(chance.choice(answers))
+        *way, last = chance.choice([place for place in places(answer) if place])
+        inside: Any = answer
+        for key in way:
+            inside = inside[key]
+        inside[last] = chance.choice((*ODD, 10**400, math.nan, "=1", {"a": 1}))
+        with suppressed_line():
+            text, told = StringIO(), QueryAnswer(answer)
+            Console(file=text).print(answer_table(told))
+            assert "\x1b" not in text.getvalue()
+            assert told.notes() is not None
+            assert "<script>alert" not in told._repr_html_()
+            told.write(tmp_path / f"answer{chance.choice(('.csv', '.parquet'))}")
+
+
+def test_rows_that_nobody_could_have_sealed_are_one_line() -> None:
+    reader = KeyPair()
+    for text in (
+        b"[" * 100_000,
+        b"{}",
+        b"[[1]",
+        b"[1, 2]",
+        b'[["a", {}], [1]]',
+        b"[[null, 1], [null]]",
+        b"[" + b"9" * 9000,
+    ):
+        sealed = b64encode(seal_box(reader.public, b"\1" + text, b"")).decode()
+        with pytest.raises(WinnowError, match="not what owners sealed for you"):
+            opened_answer({"columns": ["a", "b"], "sealed": [sealed]}, reader)
+
+
+def test_a_file_of_rows_runs_no_formula_of_an_owner(tmp_path: Path) -> None:
+    tables = query_tables.divided(query_tables.pooled_rows(300, 1), 3, 1)
+    told = query_tables.answer_of("SELECT outcome, COUNT(*) AS n FROM stays GROUP BY outcome", tables)
+    texts = ["=cmd|' /C calc'!A0", " \t@SUM(1)", "＝1+1", "-5", "+49 30 x", "well-known", None]
+    rows = [{"outcome": text, "n": -3} for text in texts]
+    answer = QueryAnswer({**told, "rows": rows, "errors": [{}] * len(rows)})
+    with answer.write(tmp_path / "answer.csv").open(newline="") as file:
+        cells = [row[0] for row in csv.reader(file)][1:]
+    assert cells == ["'=cmd|' /C calc'!A0", "' \t@SUM(1)", "'＝1+1", "-5", "'+49 30 x", "well-known", ""]
+    assert parquet.read_table(answer.write(tmp_path / "answer.parquet")).column("outcome").to_pylist() == texts
+
+
+def test_a_statement_is_booked_under_the_table_that_it_reads() -> None:
+    with pytest.raises(WinnowError, match="table = 'STAYS', and the statement reads 'stays' first"):
+        read_question({"kind": "query", "table": "STAYS", "sql": "SELECT COUNT(*) AS n FROM stays", "epsilon": 1.0})

@@ -213,8 +213,11 @@ def explain_statement(
 
     given = {"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})}
     if kit is not None:
+        from winnow.analytics.answers import answer_errors  # noqa: PLC0415
+
         told = ask(read_question({**given, "explain": True}), kit=kit, owners=owners)
-        return "\n".join([*told["plan"], told["costs"]])
+        with answer_errors():
+            return "\n".join([*told["plan"], told["costs"]])
     require_query_extra()
     from winnow.analytics.simulate import planned_steps  # noqa: PLC0415 - needs the extra `query`
     from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415

@@ -138,6 +138,8 @@ def test_the_command_asks_organisations(
 def test_an_owner_that_refuses_is_named_with_its_reason(world: TableWorld, connection: Connection) -> None:
     with pytest.raises(ConfigError, match=r"no site offers a table called 'stay'; did you mean 'stays'\?"):
         connection.ask(StatisticsQuestion(table="stay"))
+    with pytest.raises(ConfigError, match=r"no site called 'nort' has ever connected; did you mean 'north'\?"):
+        connection.ask(StatisticsQuestion(table="stays"), owners=["nort", "south"])
     world.allow(NOISE_RULE, "north")
     try:
         with pytest.raises(RunError) as error:

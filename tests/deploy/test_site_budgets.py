@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from winnow.analytics.question import KINDS
 from winnow.config.question_kinds import QUESTION_KINDS
 from winnow.core import RunError
 from winnow.deploy.client.submit_question import read_answer
+from winnow.deploy.site import noise_secret
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.budget_records import PrivacyBudgets, QuestionBudget, epsilon_left
 from winnow.deploy.site.noise_secret import KEY_FILE, noise_seed
@@ -26,6 +27,7 @@ from winnow.deploy.site.warm_worker import PRELOADED_MODULES
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import PolicyError
 from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.trust.private_file_writing import write_bytes_atomically
 from winnow.deploy.trust.site_policy import (
     QuestionRequest,
     SitePolicy,
@@ -229,6 +231,25 @@ def test_noise_is_a_secret_of_the_site_that_stays(tmp_path: Path) -> None:
     assert (one / KEY_FILE).stat().st_mode & 0o777 == 0o600
     secret = (one / KEY_FILE).read_bytes()
     assert noise_seed(one, "a") != secret
+
+
+def test_first_questions_at_once_draw_from_the_secret_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, seeds = threading.Barrier(2), list[bytes]()
+
+    def slowly(*details: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # where both make one, they do at the same time
+        write_bytes_atomically(*details)
+
+    monkeypatch.setattr(noise_secret, "write_bytes_atomically", slowly)
+    threads = [threading.Thread(target=lambda: seeds.append(noise_seed(tmp_path, "a"))) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert seeds == [noise_seed(tmp_path, "a")] * 2
 
 
 def test_the_command_shows_and_resets_and_the_audit_says_so(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import psycopg
 import pyarrow as arrow
@@ -13,8 +14,12 @@ import pytest
 from postgres import fresh_database
 from pyarrow import compute
 
+from join_tables import DECLARATIONS, join_terms, pooled_join, pooled_tables
 from query_tables import CONDITIONS, DECLARATION, answer_of, pooled_rows, random_statement
+from winnow.analytics.program import run_plain
+from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.sql.postgres_engine import SPACES, select_rows
+from winnow.analytics.tables import read_limit
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.read_databases import read_database
@@ -214,3 +219,58 @@ def test_a_transaction_can_only_read_and_ends_in_time(kept: Kept) -> None:
 def _write(url: str) -> None:
     with open_postgresql(url, "kept", NAMES) as opened:
         opened.connection.exec_driver_sql("DELETE FROM kept")
+
+
+# Joins: what each engine's owner reads, and how much it may make of it -----------------------------------------------
+
+JOINED = pooled_tables(120, seed=2, missing=0)
+KINDS = {"integer": "bigint", "number": "double precision", "text": "text", "boolean": "boolean", None: "text"}
+
+
+@pytest.fixture(scope="module")
+def joined_urls(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same tables in a PostgreSQL database and in a DuckDB file."""
+    path, url = tmp_path_factory.mktemp("joined") / "joined.duckdb", fresh_database(postgres)
+    with duckdb.connect(str(path)) as file, psycopg.connect(url, autocommit=True) as server, server.cursor() as cursor:
+        for name, rows in JOINED.items():
+            file.register("rows", rows)
+            file.execute(f"CREATE TABLE {name} AS SELECT * FROM rows")
+            columns = DECLARATIONS[name].columns.items()
+            fields = ", ".join(f"{each} {KINDS[column.known_type]}" for each, column in columns)
+            cursor.execute(f"CREATE TABLE {name} ({fields})")
+            with cursor.copy(f"COPY {name} ({', '.join(each for each, _ in columns)}) FROM STDIN") as copy:
+                for row in rows.to_pylist():
+                    copy.write_row([row[each] for each, _ in columns])
+    return {"DuckDB": f"duckdb:///{path}", "PostgreSQL": url.replace("postgresql://", "postgresql+psycopg://")}
+
+
+def joined_answer(url: str, sql: str) -> Any:
+    """Of one owner whose tables are read as a site reads them."""
+    question = read_question({"kind": "query", "sql": sql})
+    own = dict[str, OwnerTable]()
+    for name in question.tables:
+        declared, chosen = DECLARATIONS[name], None
+        if url.startswith("postgresql"):
+            chosen = select_rows(url, name, declared, sql, name, noisy=False)
+        rows = read_database(url, name, list(declared.columns)) if chosen is None else chosen
+        own[name] = typed_table(declared, [(name, rows)])
+    first, *others = own
+    table = OwnerTable(own[first].declaration, own[first].rows, {name: own[name] for name in others})
+    terms = merge_terms(question, join_terms(question.tables, 1))
+    return run_plain(lambda: question.program(terms), [table])["rows"]
+
+
+@pytest.mark.parametrize("engine", ["DuckDB", "PostgreSQL"])
+def test_joins_of_an_owner_have_the_same_answers_and_limits_on_both_engines(
+    engine: str, joined_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = joined_urls[engine]
+    sql = "SELECT COUNT(*) AS n, SUM(quantity) AS q FROM orders JOIN items USING (okey) WHERE total > 200"
+    assert [tuple(row.values()) for row in joined_answer(url, sql)] == pooled_join(sql, JOINED)
+    exploding = " ".join(f"CROSS JOIN nations n{place}" for place in range(20))
+    with pytest.raises(DataError, match="joins one row with too many others, by nations"):
+        joined_answer(url, f"SELECT COUNT(*) AS n FROM orders o {exploding}")
+    monkeypatch.setattr(read_limit, "MAX_CELLS", 200)
+    for condition in ("", " WHERE total > 10000"):  # a join reads all rows, whatever a condition says
+        with pytest.raises(DataError, match=r"table (orders|items) has more than \d+ rows of the \d columns"):
+            joined_answer(url, f"SELECT COUNT(*) AS n FROM orders JOIN items USING (okey){condition}")

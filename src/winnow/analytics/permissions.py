@@ -20,7 +20,7 @@ Permission: TypeAlias = Literal[
 Reveal: TypeAlias = Literal["intersection", "size"]
 """What is told where identifiers are matched: which are in common, or how many."""
 PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
-UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "trees", "owner-trees", "vertical-trees")
+UNLESS_NAMED: tuple[Permission, ...] = ("per-owner", "extremes", "trees", "owner-trees", "vertical-trees")
 """What a rule allows only where it says so: an owner's own numbers or trees, sums over too few rows, what tells of
 single rows.
 """

@@ -36,9 +36,12 @@ class ProgramRun(Generic[T]):
         """What the present step opened."""
         if self.step is None:
             raise WinnowError("the program has no further step")
-        values = decode_opened(self.step, self._owners, opened)
+        values, label = decode_opened(self.step, self._owners, opened), self.step.label
         self.opened.append(opened)
-        self._go_on(values)
+        try:
+            self._go_on(values)
+        except (ArithmeticError, LookupError, MemoryError, ValueError) as error:
+            raise WinnowError(f"what step {label!r} opened follows from no rows: an owner lied") from error
 
     def _go_on(self, values: Opened | None) -> None:
         """To the next step that opens anything: one without entries needs no party."""

@@ -38,5 +38,7 @@ class QueryRule(Settings):
     """Without it no noise is demanded."""
 
 
-SIMULATION_RULE = QueryRule(allow=tuple(each for each in PERMISSIONS if each != "per-owner"))
-"""What a simulation without rules allows."""
+SIMULATION_RULE = QueryRule(allow=tuple(each for each in PERMISSIONS if each not in ("per-owner", "extremes")))
+"""What a simulation without rules allows: trees can be tried at once, and what is one owner's or one row's needs a
+rule as it does at a site.
+"""

@@ -202,7 +202,10 @@ def _check_replicated(table: str, terms: Mapping[str, QueryTerms]) -> None:
 
 def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int) -> None:
     if forbidden := sorted(question.needs() - set(own.allow)):
-        raise ConfigError(f"{owner} forbids {', '.join(forbidden)} on table {question.table!r}")
+        named = ", ".join(forbidden)
+        raise ConfigError(
+            f"{owner} forbids {named} on table {question.table!r}: its rule in [[queries]] has to name it"
+        )
     if question.shows_rows() and not own.rows:
         raise ConfigError(f"{owner} shows no rows of table {question.table!r}; {NO_ROWS_HINT}")
     if own.noise_needed and question.epsilon is None and not question.opens_nothing:

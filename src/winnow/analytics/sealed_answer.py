@@ -29,7 +29,7 @@ def opened_answer(answer: Answer, reader: KeyPair | None) -> Answer:
         boxes = [b64decode(box, validate=True) for box in answer["sealed"]]
         texts = [text for box in boxes if (text := open_row(reader, box)) is not None]
         rows = sorted((_row(text, len(answer["columns"])) for text in texts), key=lambda row: row[1])
-    except (ProtocolError, LookupError, TypeError, ValueError) as error:
+    except (ProtocolError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise RunError("the answer's rows cannot be opened: they are not what owners sealed for you") from error
     told = {key: value for key, value in answer.items() if key != "sealed"}
     shown = [dict(zip(answer["columns"], cells, strict=True)) for cells, _ in rows]

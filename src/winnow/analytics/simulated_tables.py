@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from winnow.analytics.permissions import NO_ROWS_HINT, PERMISSIONS
-from winnow.analytics.query_rules import QueryRule
+from winnow.analytics.query_rules import SIMULATION_RULE, QueryRule
 from winnow.analytics.question import EpsilonLeft, QueryTerms, Question
 from winnow.analytics.tables.federation_file import FederatedTable, FederationFile
 from winnow.analytics.tables.owner_table import OwnerTable
@@ -61,8 +61,15 @@ def _rule(question: Question, table: FederatedTable) -> QueryRule:
         raise ConfigError(
             f"no rule of [[queries]] shows rows of table '{table.name}'; {NO_ROWS_HINT}, or add rows = 100 to a rule"
         )
-    needed = ", ".join(sorted(question.needs())) or "anything"
-    raise ConfigError(f"no rule of [[queries]] allows {needed} on table '{table.name}'; add it to one rule's allow")
+    needed = sorted(question.needs())
+    if table.queries == (SIMULATION_RULE,):
+        lacking = ", ".join(each for each in needed if each not in SIMULATION_RULE.allow)
+        listed = ", ".join(f'"{each}"' for each in needed)
+        raise ConfigError(
+            f"{lacking} on table '{table.name}' needs a rule that allows it: add [[queries]] with allow = [{listed}]"
+        )
+    asked = ", ".join(needed) or "anything"
+    raise ConfigError(f"no rule of [[queries]] allows {asked} on table '{table.name}'; add it to one rule's allow")
 
 
 def _terms(

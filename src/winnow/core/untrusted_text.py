@@ -1,6 +1,10 @@
 """Text of other parties, made fit to be shown."""
 
+from winnow.core.number_text import is_number
+
 MAX_LINE = 500
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A cell that begins with one of these, in either width, is a formula to a spreadsheet, which runs it."""
 
 
 def one_line(text: object) -> str:
@@ -13,6 +17,11 @@ def one_line(text: object) -> str:
 def printable(text: object) -> str:
     """The same for text that may have several lines: nothing in it moves a terminal's cursor or changes its colours."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in str(text))
+
+
+def no_formula(text: str) -> str:
+    """A cell of a CSV file that a spreadsheet shows and does not run. A number is no formula."""
+    return f"'{text}" if text.lstrip().startswith(FORMULA_STARTS) and not is_number(text) else text
 
 
 def error_line(error: BaseException) -> str:

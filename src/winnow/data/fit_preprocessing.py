@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
+from winnow.core.number_text import is_number
 from winnow.data.dataframe_adapters import FrameTable, array_of, as_table, check_finite
 from winnow.data.interpret_targets_and_owners import fit_targets, missing_labels, numbered_owners, targets_as_stated
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
-from winnow.data.tables import DataTable, as_text, check_columns, check_complete, is_number
+from winnow.data.tables import DataTable, as_text, check_columns, check_complete
 from winnow.data.text import TextSettings
 from winnow.data.types import DataSet, Indices, RawDataSet
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, suggest
+from winnow.core.number_text import is_number
 from winnow.data.file_formats import own_file_type
 
 Numbers = NDArray[np.float64]
@@ -222,11 +223,3 @@ def _as_numbers(text: NDArray[np.str_]) -> NDArray[Any]:
         except ValueError:
             continue
     return text.astype(object)
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

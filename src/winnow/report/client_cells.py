@@ -7,17 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from winnow.core.join_names import listed
-from winnow.core.untrusted_text import one_line
+from winnow.core.untrusted_text import no_formula, one_line
 from winnow.report.number_format import MISSING
 from winnow.report.tables import Cells
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 from winnow.runs.client_table import ACTION_TEXT, COLUMNS, ClientRow, ClientTable
 
 NAMES_IN_LINE = 10
-FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A cell that begins with one of these, in either width, is a formula to a spreadsheet, which runs it: names may be a
-stranger's.
-"""
 
 
 def client_row_cells(row: ClientRow) -> Cells:
@@ -63,14 +59,7 @@ def write_client_csv(path: Path, rows: Iterable[ClientRow]) -> None:
     for row in rows:
         score = repr(row.score) if math.isfinite(row.score) else ""
         samples = "" if row.samples is None else row.samples
-        writer.writerow(
-            (_cell(row.name), samples, row.invited, score, _cell(row.verdict), _cell(row.evidence)),
-        )
+        name, verdict, evidence = (no_formula(one_line(each)) for each in (row.name, row.verdict, row.evidence))
+        writer.writerow((name, samples, row.invited, score, verdict, evidence))
     with one_line_errors(path):
         write_text_atomically(path, text.getvalue())
-
-
-def _cell(text: str) -> str:
-    """Text that a spreadsheet shows and does not run."""
-    line = one_line(text)
-    return f"'{line}" if line.startswith(FORMULA_STARTS) else line

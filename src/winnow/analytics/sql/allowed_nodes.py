@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from winnow.core import ConfigError
+from winnow.core.number_text import is_number
 from winnow.core.untrusted_text import one_line
 
 OWN_NAMES = "winnow"
@@ -150,18 +151,10 @@ def check_nodes(tree: exp.Expr) -> None:
             raise refused(node, f"{_called(node)} has too few arguments")
         if isinstance(node, exp.Join) and (node.side or node.kind) not in JOINS:
             raise refused(node, f"{one_line(node.side or node.kind)} JOIN is not supported; INNER JOIN is")
-        if isinstance(node, exp.Literal) and not node.is_string and not _is_number(node.this):
+        if isinstance(node, exp.Literal) and not node.is_string and not is_number(node.this):
             raise refused(node, f"'{one_line(node.this)[:40]}' is no number")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def check_identifiers(tree: exp.Expr) -> None:

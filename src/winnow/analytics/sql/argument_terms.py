@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from winnow.analytics.sql.spatial_functions import is_spatial
-
 Terms: TypeAlias = frozenset[tuple[str, ...]]
 CONSTANT: Terms = frozenset({()})
 MAX_TERMS = 200
@@ -84,14 +82,14 @@ def may_be_summed(terms: Terms | None) -> bool:
 
 def terms_of(node: exp.Expr, parts: Sequence[Terms | None]) -> Terms | None:
     """Of an expression whose operands, or of a choice those that can be its value, have the terms `parts`."""
-    if is_spatial(node) or isinstance(node, exp.DateDiff):  # of two columns or four, but it is one quantity
-        return frozenset({(node.sql(),) * 2}) if joined_terms(parts) != CONSTANT else CONSTANT
     match node:
         case exp.Add() | exp.Sub():
             return joined_terms(parts)
+        case exp.DateDiff():  # that of two functions
+            return joined_terms([function_of([each]) for each in parts])
         case exp.Mul():
             return product(*parts)
-        case exp.Pow():  # of 2: others have no known bounds
+        case exp.Pow() if parts[1] == CONSTANT:  # of 2: others have no known bounds
             return product(parts[0], parts[0])
         case exp.Div() if parts[1] == CONSTANT:
             return parts[0]
@@ -105,8 +103,8 @@ def keeps_order(node: exp.Expr, varying: Sequence[tuple[str, bool]]) -> bool:
     constants: their text, and whether that is so of them.
     """
     different = set(varying) if isinstance(node, CHOICES) else list(varying)
-    if not different or is_spatial(node):
-        return not different
+    if not different:
+        return True
     return isinstance(node, (*CHOICES, *RISING)) and len(different) == 1 and all(ordered for _, ordered in different)
 
 

@@ -1,14 +1,15 @@
-"""What of a planned statement is refused: aggregates that a sample or a join cannot tell, and private columns."""
+"""What of a planned statement is refused whoever asks: aggregates that a sample or a join cannot tell. What owners
+refuse by their minimum is in `check_minimum.py`.
+"""
 
 from collections.abc import Sequence
 
 from sqlglot import exp
 
+from winnow.analytics.sql.aggregate_functions import function_name
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.plan_aggregates import function_name
 from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, QueryPlan
 from winnow.analytics.sql.relations import RowSource
-from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 
@@ -62,34 +63,3 @@ def _check_told(plan: QueryPlan, tree: exp.Select, source: RowSource, nodes: Seq
             if item in told:
                 named = f"{_called(node)}: column '{one_line(column.name)}' is of {one_line(told[0].alias)}"
                 raise refused(column, f"{named}, whose rows all owners learn; it may stand in ON, WHERE and GROUP BY")
-
-
-def check_minimum(plan: QueryPlan, minimum: int) -> None:
-    """What could tell of few rows, where few may not be told of.
-
-    A private column names a person. Where a search ends, and whether a row is joined more than once, would tell of
-    that one: `ON s.name = 'harbour' OR p.id = 'p7'`. And rows that a subquery has joined are not told apart any more.
-    """
-    if minimum == 1:
-        return
-    if plan.repeated:
-        raise ConfigError(
-            f"{one_line(plan.repeated[0])} in a subquery with joins could count one row often; write the join in FROM "
-            "itself, without the subquery"
-        )
-    if plan.private and plan.overlapping and plan.shared:
-        raise ConfigError(
-            "a private column cannot stand in a join with rows that all owners have: it could count one person often"
-        )
-    if plan.first is not None and plan.first.choosing is not None:
-        raise ConfigError(plan.first.choosing)
-    if plan.mixed is not None and any(each.function in ("min", "max") for each in plan.aggregates):
-        raise ConfigError(
-            f"MIN and MAX beside {plan.mixed}: a condition on several columns could leave one row to tell"
-        )
-    if plan.private and plan.first is not None:
-        raise ConfigError(
-            "a private column cannot stand beside ORDER BY … LIMIT: where the rows end could tell of one person"
-        )
-    if plan.private_beside is not None:
-        raise ConfigError(plan.private_beside)

@@ -2,15 +2,22 @@
 none of them may choose few rows (`row_partition.py`).
 """
 
+from collections.abc import Iterator
 from itertools import combinations
 
 from sqlglot import exp
 
+from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS
+from winnow.analytics.sql.spatial_functions import PLACES
+from winnow.analytics.sql.sql_text import conjuncts
+from winnow.core import ConfigError
 
 CHOICES = (exp.And, exp.Or, exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 """What makes a condition hold for one of several reasons; conjunctions at its top are conditions of their own."""
-COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Like, exp.ILike, exp.Is)
+MAX_CONDITIONS = 300
+"""Of a statement: rows are counted for each, and divided by those before it."""
+LOGIC = (exp.And, exp.Or, exp.Not, exp.Paren)
 
 
 def conditions_in(node: exp.Expr) -> list[exp.Expr]:
@@ -46,6 +53,23 @@ def _own_conditions(node: exp.Expr) -> list[exp.Expr]:
     return []
 
 
+def reasons_in(node: exp.Expr) -> list[exp.Expr]:
+    """For what reasons the conditions of an expression hold, and where what follows them has columns, too, do not."""
+    if isinstance(node, exp.Star):
+        return []
+    if isinstance(node, CONDITIONS + COMPARISONS):
+        return alternatives_in(node)
+    found = [each for part in node.iter_expressions() for each in reasons_in(part)]
+    if isinstance(node, exp.Case | exp.If):
+        choices = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+        values = [*(each.args["true"] for each in choices), node.args.get("default") or node.args.get("false")]
+        for place, each in enumerate(choices, 1):
+            followed = any(value is not None and value.find(exp.Column) for value in values[place:])
+            for part in [each.this] if followed else conjuncts(each.this):
+                found += alternatives_in(part)
+    return found
+
+
 def alternatives_in(condition: exp.Expr) -> list[exp.Expr]:
     """Of a condition that holds for several reasons, what may be one of them: age = 110 OR cost < 1000 adds the only
     person of that age to many. None of one that is a single comparison.
@@ -53,10 +77,42 @@ def alternatives_in(condition: exp.Expr) -> list[exp.Expr]:
     plain = condition.unnest()
     if isinstance(plain, exp.Not):
         plain = plain.this.unnest()
-    if not plain.find(*CHOICES):
-        return []
-    found = [each for each in plain.find_all(*COMPARED) if not each.find(*CHOICES) and each.find(exp.Column)]
-    return list(dict.fromkeys(found))
+    several = plain.find(*CHOICES) or any(_lists_columns(each) for each in plain.find_all(exp.In))
+    return list(dict.fromkeys(_alternatives(plain))) if several else []
+
+
+def _alternatives(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Whatever a condition is put together of: comparisons, columns that are true or false, numbers that are not 0."""
+    if isinstance(node, LOGIC):
+        for each in node.iter_expressions():
+            yield from _alternatives(each)
+    elif isinstance(node, exp.In) and _lists_columns(node):
+        yield from (exp.EQ(this=_paren(node.this), expression=_paren(each)) for each in node.expressions)
+    elif node.find(*CHOICES):
+        if not isinstance(node, exp.Case | exp.If):
+            yield node
+        parts = [node] if isinstance(node, CHOICES) else list(node.iter_expressions())
+        for condition in (one for part in parts for one in conditions_in(part)):
+            yield from _alternatives(condition)
+    elif node.find(exp.Column):
+        yield node
+
+
+def _lists_columns(node: exp.In) -> bool:
+    return any(each.find(exp.Column) for each in node.expressions)
+
+
+def too_many_conditions(node: exp.Expr) -> ConfigError:
+    return refused(node, f"the statement chooses rows by more than {MAX_CONDITIONS} conditions; ask for less at once")
+
+
+def comparisons_in(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """What AND, OR and NOT join; distances as they are written."""
+    if isinstance(condition, LOGIC) and PLACES not in condition.meta:
+        for each in condition.iter_expressions():
+            yield from comparisons_in(each)
+    else:
+        yield condition
 
 
 def _missing(node: exp.Expr) -> exp.Expr:

@@ -13,6 +13,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
+from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
 from winnow.core.untrusted_text import one_line
 
@@ -70,12 +71,24 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
     if isinstance(node, CONDITIONS + COMPARISONS):
         return described
     values = list(zip(operands, parts, strict=True))[_first_value(node) :]
+    if is_distance(node, columns):  # of several columns, but it is one quantity
+        return replace(
+            described, terms=frozenset({(node.sql(),) * 2}) if described.columns else CONSTANT, ordered=False
+        )
     rounds = _rounds(node, described, parts)
     return replace(
         described,
         terms=(function_of if rounds else partial(terms_of, node))([each.terms for _, each in values]),
         ordered=keeps_order(node, [(text.sql(), each.ordered) for text, each in values if each.terms != CONSTANT]),
     )
+
+
+def is_distance(node: exp.Expr, columns: Columns) -> bool:
+    """Whether it is the distance of two places, whose coordinates are columns of tables as they are, or numbers. Made
+    of anything else, a distance could be any function of several columns.
+    """
+    places = is_spatial(node) and bool(node.meta.get(PLACES))
+    return places and all(columns(each).plain for each in node.find_all(exp.Column))
 
 
 def _rounds(node: exp.Expr, result: Described, parts: list[Described]) -> bool:
@@ -148,6 +161,8 @@ def _result(node: exp.Expr, parts: list[Described]) -> Described:
 
 def _number(node: exp.Expr, parts: list[Described]) -> Described:
     part = _date_part(node)
+    if part and parts and parts[0].type != "date":  # the days of an interval may be thousands
+        return Described(type="integer", fallible=True)
     if part:
         years = (_year(parts[0].low), _year(parts[0].high)) if parts else (-inf, inf)
         low, high = DATE_PARTS.get(part, years if part == "YEAR" else (-inf, inf))
@@ -160,7 +175,8 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
     if isinstance(node, exp.DateDiff):
         return Described(type="integer")
     if isinstance(node, exp.Add | exp.Sub) and any(each.type == "date" or each.type is None for each in parts):
-        return Described(type="date" if parts[0].type == "date" and parts[1].type is None else None, fallible=True)
+        dates = sum(each.type == "date" for each in parts)  # less a date, a date is none
+        return Described(type="date" if dates == 1 else None, fallible=True)
     if any(each.type not in NUMBERS for each in parts):
         return Described()
     square = isinstance(node, exp.Mul) and node.this == node.expression
@@ -253,7 +269,7 @@ def _literal(node: exp.Literal) -> Described:
 
 def _conditional(chosen: Described) -> Described:
     """Rows of several owners are not matched by it, and do not lie together by it."""
-    return replace(chosen, conditional=True, key=False, together=None)
+    return replace(chosen, conditional=True, key=False, together=None, plain=False)
 
 
 def _cast(node: exp.Expr, inner: Described) -> Described:

@@ -31,6 +31,8 @@ class Described:
     """What its values name, by which rows lie together at an owner."""
     key: bool = False
     """Whether rows of several owners may be matched by it."""
+    plain: bool = False
+    """Whether it is a column of a table as it is."""
     terms: Terms | None = CONSTANT
     """What it is the sum of (`argument_terms.py`); None if that could be anything."""
     ordered: bool = True
@@ -41,6 +43,13 @@ class Described:
     @property
     def bounded(self) -> bool:
         return isfinite(self.low) and isfinite(self.high)
+
+    def of(self, alias: str) -> "Described":
+        """With the names of what it is made of as those of one table of a join."""
+        terms = (
+            None if self.terms is None else frozenset(tuple(f"{alias}.{name}" for name in each) for each in self.terms)
+        )
+        return replace(self, columns=frozenset(f"{alias}.{name}" for name in self.columns), terms=terms)
 
     @property
     def chosen(self) -> bool:
@@ -66,6 +75,7 @@ def described_column(name: str, column: ColumnDeclaration) -> Described:
         terms=column_terms(name),
         together=column.together,
         key=column.key,
+        plain=True,
     )
     if known == "boolean":
         return replace(plain, low=0, high=1, values=(False, True))

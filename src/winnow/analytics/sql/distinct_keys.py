@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from winnow.analytics.intersect.intersect_question import identifiers
 from winnow.analytics.program import Compare, CountDistinct, Local, Program, Sum
 from winnow.analytics.sql.aggregate_values import Estimate
-from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import DISTINCT, QueryPlan
+from winnow.analytics.sql.selected_rows import SelectedRows
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import DataError
 

@@ -17,11 +17,12 @@ from winnow.analytics.sql.nearest_rows import open_nearest
 from winnow.analytics.sql.opened_sums import open_sums
 from winnow.analytics.sql.ordered_values import hidden_ranks, open_ordered
 from winnow.analytics.sql.overlapping_groups import without_small_parts
-from winnow.analytics.sql.owner_rows import Group, RowSelection, SelectedRows, over_selected
+from winnow.analytics.sql.owner_rows import Group, RowSelection
 from winnow.analytics.sql.public_values import open_public_values
 from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SEARCHES, QueryKey, QueryPlan
 from winnow.analytics.sql.row_sets import DecidedSets, decide_sets, sets_of
 from winnow.analytics.sql.sampled_sums import SampleScale, open_sampled
+from winnow.analytics.sql.selected_rows import SelectedRows, over_selected
 from winnow.analytics.sql.table_sample import check_drawn_owners
 from winnow.analytics.stats.quantile_search import search_quantiles
 from winnow.analytics.stats.suppression import EMPTY, SHOWN

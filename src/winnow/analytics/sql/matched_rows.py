@@ -15,11 +15,13 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifier_text
+from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.opened_sums import Summand
-from winnow.analytics.sql.owner_rows import GROUP, Group, QueryGroups, execute_at_owner, group_codes, selected_columns
+from winnow.analytics.sql.owner_rows import Group, group_codes, selected_columns
 from winnow.analytics.sql.query_plan import JoinSide, QueryPlan
 from winnow.analytics.sql.row_sets import RowSet
+from winnow.analytics.sql.selected_rows import GROUP, QueryGroups
 from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable

@@ -57,13 +57,16 @@ def _decide_within(
         for part in parts_of(join, each):
             overlapping.setdefault(part, each.overlapping)
     conditions = list(overlapping)
-    count_parts = partial(_count_parts, join, conditions, shown)
-    decided = yield from decide_conditions(list(overlapping.values()), len(shown), count_parts)
-    small = dict(zip(conditions, (states == SMALL for states in decided), strict=True))
-    wholes = [[(part, True) for part in parts_of(join, each)] for each in others]
-    cells = [_cell(join, int(group), whole) for whole in wholes for group in shown]
-    sizes = yield from _count_states(join, "sets with enough rows", cells)
-    found = dict(zip(others, sizes.reshape(len(others), len(shown)), strict=True))
+    numbers = {part: place for place, part in enumerate(conditions)}
+    for part in (one for each in others for one in parts_of(join, each)):
+        numbers.setdefault(part, len(numbers))
+    within = [tuple(numbers[part] for part in parts_of(join, each)) for each in others]
+    count_parts = partial(_count_parts, join, list(numbers), shown)
+    decided = yield from decide_conditions(
+        list(overlapping.values()), len(shown), count_parts, within, tell_empty=not join.plan.private
+    )
+    small = dict(zip(conditions, (states == SMALL for states in decided), strict=False))
+    found = dict(zip(others, decided[len(conditions) :], strict=True))
     for each in chosen:
         hidden = np.logical_or.reduce([small[part] for part in parts_of(join, each)])
         found[each] = np.where(hidden, SMALL, SHOWN).astype(np.int8)

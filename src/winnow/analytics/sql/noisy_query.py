@@ -15,9 +15,10 @@ from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.aggregate_values import Estimate
 from winnow.analytics.sql.exact_query import listed_groups
 from winnow.analytics.sql.finish_query import finish_query
-from winnow.analytics.sql.owner_rows import QueryGroups, RowSelection, SelectedRows, over_selected
+from winnow.analytics.sql.owner_rows import RowSelection
 from winnow.analytics.sql.query_plan import DISTINCT, SPREADS, Argument, QueryAggregate, QueryPlan
 from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet, counted_rows
+from winnow.analytics.sql.selected_rows import QueryGroups, SelectedRows, over_selected
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.noisy_answer import NORMAL_95, NoisyCells, noisy_spread
 from winnow.analytics.stats.noisy_blocks import MOMENTS_LENGTH, Block, open_blocks, rows_a_unit

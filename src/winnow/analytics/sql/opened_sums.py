@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Program, Sum
-from winnow.analytics.sql.owner_rows import QueryGroups, SelectedRows
 from winnow.analytics.sql.query_plan import DISTINCT, SAMPLED, SPREADS, Argument, QueryAggregate
 from winnow.analytics.sql.row_sets import DecidedSets, RowSet, counted_rows, sets_behind
+from winnow.analytics.sql.selected_rows import QueryGroups, SelectedRows
 from winnow.analytics.stats.local_sums import moment_sums
 from winnow.analytics.stats.moments import fixed, fraction_bits
 

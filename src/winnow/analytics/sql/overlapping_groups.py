@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program
-from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.repeated_rows import CountBit, RepeatedRows
 from winnow.analytics.sql.row_partition import count_states
 from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, RowSet
+from winnow.analytics.sql.selected_rows import SelectedRows
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL
 
 Part: TypeAlias = tuple[bool, ...]

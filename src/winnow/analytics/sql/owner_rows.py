@@ -1,132 +1,26 @@
 """The rows that a statement selects at an owner: their group, and the numbers that are summed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-import duckdb
 import numpy as np
 import pyarrow as arrow
 from numpy.typing import NDArray
 
-from winnow.analytics.program import Compare, Local, Program, Sum
-from winnow.analytics.sql.duckdb_engine import add_table, connection, quoted
+from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
-from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
+from winnow.analytics.sql.join_units import UNIT
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
-from winnow.analytics.sql.relations import Lookup
-from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES, limited_rows
+from winnow.analytics.sql.selected_rows import GROUP
+from winnow.analytics.sql.statement_limits import MAX_PUBLIC_VALUES
 from winnow.analytics.sql.table_sample import TableSample
-from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.declaration import ColumnDeclaration, TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
-from winnow.core import DataError
-from winnow.core.untrusted_text import one_line
 
 Group: TypeAlias = tuple[str | None, ...]
-GROUP = "group"
 WEIGHT = "weight"
 """The column of a sample that says how many rows each of its rows stands for."""
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryGroups(Grouping):
-    """The groups of a statement, by number."""
-
-    groups: int
-
-    @property
-    def count(self) -> int:
-        return self.groups
-
-    def codes(self, table: OwnerTable) -> NDArray[np.int64]:
-        return table.numbers(GROUP).astype(np.int64)
-
-
-class SelectedRows:
-    """The selected rows of a table by group. They are kept: every step of a program asks for them."""
-
-    def __init__(self, selection: "RowSelection", groups: Sequence[Group]) -> None:
-        self._selection, self._listed = selection, groups
-        self.groups = QueryGroups(columns=(), groups=len(groups))
-        self._kept: dict[int, tuple[OwnerTable, OwnerTable, int]] = {}
-
-    def rows(self, table: OwnerTable) -> OwnerTable:
-        """Those that belong to a group, with its number."""
-        return self._found(table)[1]
-
-    def counts(self, table: OwnerTable, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """By group: how many rows there are, or of a join how many units they belong to."""
-        rows = self.rows(table)
-        return distinct_units(rows, self.groups.codes(rows), self.groups.count, mask)
-
-    def drawn(self, table: OwnerTable) -> bool:
-        """Whether an owner is among those that TABLESAMPLE SYSTEM takes."""
-        return self._selection.drawn(table)
-
-    def outside(self, table: OwnerTable) -> int:
-        """How many belong to no group."""
-        return self._found(table)[2]
-
-    def _found(self, table: OwnerTable) -> tuple[OwnerTable, OwnerTable, int]:
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._kept[id(table)] = (table, *self._selection.grouped(table, self._listed))
-        return kept
-
-
-def distinct_units(
-    rows: OwnerTable, codes: NDArray[np.int64], count: int, mask: NDArray[np.bool_] | None = None
-) -> NDArray[np.int64]:
-    """By code: how many rows, or of a join how many different units."""
-    codes, units = codes if mask is None else codes[mask], units_of(rows)
-    if units is None:
-        return np.bincount(codes, minlength=count)
-    width = int(units.max(initial=0)) + 1
-    pairs = np.unique(codes * width + (units if mask is None else units[mask]))
-    return np.bincount(pairs // width, minlength=count)
-
-
-def units_of(rows: OwnerTable) -> NDArray[np.int64] | None:
-    """What each row of a join belongs to; None where every row counts on its own."""
-    return rows.numbers(UNIT).astype(np.int64) if UNIT in rows.rows.column_names else None
-
-
-def rows_within_units(rows: OwnerTable) -> NDArray[np.int64]:
-    """Of each row of a join, which row of its unit it is made of: of the table of which the unit has the most here.
-
-    So a unit may count as often as it has rows in one table, and what is counted more often shows; but not what counts
-    all equally often.
-    """
-    units = units_of(rows)
-    assert units is not None
-    names = rows.rows.column_names
-    numbers = [rows.numbers(name).astype(np.int64) for name in names if name.startswith(ROW)]
-    pairs = [np.unique(np.stack([units, each]), axis=1) for each in numbers]
-    sizes = np.stack([np.bincount(each[0], minlength=int(units.max(initial=0)) + 1) for each in pairs])
-    own = np.stack(numbers)[sizes.argmax(axis=0)[units], np.arange(len(units))]
-    even = [rows.numbers(name).astype(np.int64) for name in names if name.startswith(EVEN)]
-    found: NDArray[np.int64] = np.unique(np.stack([own, *even]), axis=1, return_inverse=True)[1].reshape(-1)
-    return found
-
-
-def over_selected(program: Program[T], selected: SelectedRows) -> Program[T]:
-    """A program about the selected rows as one about the owner's table."""
-    try:
-        step = next(program)
-        while True:
-            assert isinstance(step, Sum | Compare)
-            opened = yield replace(step, local=_after_selection(step.local, selected))
-            step = program.send(opened)
-    except StopIteration as stop:
-        answer: T = stop.value
-        return answer
-
-
-def _after_selection(local: Local, selected: SelectedRows) -> Local:
-    return lambda table: local(selected.rows(table))
 
 
 class RowSelection:
@@ -247,49 +141,6 @@ def selected_columns(arguments: Iterable[Argument]) -> dict[str, ColumnDeclarati
         bounds = (each.column.low, each.column.high)
         columns[each.name] = ColumnDeclaration(level="protected", type="number", bounds=bounds)
     return columns
-
-
-def execute_at_owner(
-    table: OwnerTable,
-    declarations: Mapping[str, TableDeclaration],
-    sql: str,
-    sample: TableSample | None = None,
-    lookups: Sequence[Lookup] = (),
-    multiples: Sequence[Lookup] = (),
-    minimum: int = 1,
-) -> arrow.Table:
-    """What a statement selects of an owner's rows, or of a part of those of its first table. DataError if columns of
-    `lookups` do not tell rows apart, or if it is too much (`statement_limits.py`).
-    """
-    (first, declaration), *others = declarations.items()
-    rows = table.rows
-    if sample is not None and sample.method == "BERNOULLI":
-        rows = rows.filter(arrow.array(sample.uniform(sql, len(table))))
-    try:
-        with connection() as opened:
-            add_table(opened, first, declaration, rows)
-            for name, declared in others:
-                add_table(opened, name, declared, table.beside[name].rows)
-            for each in lookups:
-                _check_lookup(opened, each)
-            own = {first: rows.num_rows} | {name: len(table.beside[name]) for name, _ in others}
-            return limited_rows(opened, sql, own, multiples, minimum)
-    except MemoryError:
-        raise DataError("the memory here is not enough for the statement's rows; choose fewer") from None
-    except duckdb.Error as error:  # its text may quote a cell
-        raise DataError(f"DuckDB cannot compute the statement here ({type(error).__name__})") from None
-
-
-def _check_lookup(opened: duckdb.DuckDBPyConnection, lookup: Lookup) -> None:
-    columns = ", ".join(map(quoted, lookup.columns)) or "()"
-    found = opened.sql(f"SELECT 1 FROM {quoted(lookup.table)} GROUP BY {columns} HAVING COUNT(*) > 1").fetchall()  # noqa: S608
-    if found:
-        name = one_line(lookup.table)
-        raise DataError(
-            f"{name} in a subquery with joins could count one row often: several rows of it have the same "
-            f"{' and '.join(map(one_line, lookup.columns)) or 'place in the join'}; write the join in FROM itself, "
-            f"without the subquery, or ON with columns that tell rows of {name} apart"
-        )
 
 
 def group_codes(columns: Sequence[arrow.ChunkedArray], groups: Sequence[Group], rows: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from winnow.core.untrusted_text import one_line
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is refused below
 
 MAX_NODES = 5_000
+BEGINNINGS = ("SELECT", "WITH", "FROM")
 
 
 def parse_sql(sql: str) -> exp.Select:
@@ -23,11 +24,14 @@ def parse_sql(sql: str) -> exp.Select:
     try:
         statements = [each for each in sqlglot.parse(sql, read="duckdb") if each is not None]
     except SqlglotError as error:
+        word = (sql.split(maxsplit=1) or [""])[0]
+        if word.isalpha() and word.upper() not in BEGINNINGS:
+            raise ConfigError(f"a query begins with SELECT or WITH, not with '{one_line(word)[:40]}'") from None
         raise ConfigError(_syntax_error(error)) from None
     except (RecursionError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         raise ConfigError("the statement cannot be read as SQL") from None
     if len(statements) != 1:
-        raise ConfigError(f"write one statement; there are {len(statements)}")
+        raise ConfigError(f"write one statement; there are {len(statements) or 'none'}")
     tree = statements[0]
     if sum(1 for _ in tree.walk()) > MAX_NODES:
         raise ConfigError(f"the statement has more than {MAX_NODES:,} parts; ask for less at once")

@@ -6,37 +6,25 @@ from math import ceil, floor
 
 from sqlglot import exp
 
+from winnow.analytics.sql.aggregate_functions import FUNCTIONS, function_name, quantile_level, tells_rows
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.argument_terms import may_be_summed, product
-from winnow.analytics.sql.choosing_conditions import conditions_in
+from winnow.analytics.sql.choosing_conditions import (
+    MAX_CONDITIONS,
+    alternatives_in,
+    conditions_in,
+    reasons_in,
+    too_many_conditions,
+)
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
-from winnow.analytics.sql.query_plan import SEARCHES, SPREADS, Argument, Function, QueryAggregate
+from winnow.analytics.sql.duckdb_engine import MICROSECONDS_A_DAY
+from winnow.analytics.sql.query_plan import SEARCHES, Argument, Function, QueryAggregate
 from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.sql_text import conjuncts, parsed, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
 from winnow.core.untrusted_text import one_line
 
-FUNCTIONS: dict[type[exp.Expr], Function] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Avg: "avg",
-    exp.Variance: "var",
-    exp.VariancePop: "var_pop",
-    exp.Stddev: "stddev",
-    exp.StddevSamp: "stddev",
-    exp.StddevPop: "stddev_pop",
-    exp.Corr: "corr",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Median: "quantile_cont",
-    exp.PercentileCont: "quantile_cont",
-    exp.PercentileDisc: "quantile",
-    exp.Quantile: "quantile",
-}
-ORDERED = ("min", "max", "quantile", "quantile_cont")
 MAX_AGGREGATES = 100
-MICROSECONDS_A_DAY = 86_400_000_000
 
 
 @dataclass
@@ -115,7 +103,7 @@ class AggregateReader:
             owners.add(owner)
             known = self._described(each, conditions.get(owner))
             all_known.append(known)
-            date = known.type == "date" and function in ORDERED
+            date = known.type == "date" and function in SEARCHES
             arguments.append(self._argument(each, conditions.get(owner), known, function, inner))
         star = exp.Star()
         filters = [
@@ -129,9 +117,9 @@ class AggregateReader:
             arguments=tuple(arguments),
             filters=tuple(filters),
             type=kind,
-            level=_level(inner),
+            level=quantile_level(inner),
             date=date,
-            telling=one_line(inner.sql("duckdb"))[:80].replace('"', "") if _tells_rows(function, all_known) else "",
+            telling=one_line(inner.sql("duckdb"))[:80].replace('"', "") if tells_rows(function, all_known) else "",
         )
 
     def _identifier(self, node: exp.Distinct) -> str:
@@ -171,7 +159,7 @@ class AggregateReader:
             counted = exp.true() if isinstance(node, exp.Star) else node.copy().is_(exp.null()).not_()
             value: exp.Expr = exp.case().when(counted, exp.Literal.number(1))
             whole, low, high = True, 1.0, 1.0
-        elif known.type == "date" and function in ORDERED:
+        elif known.type == "date" and function in SEARCHES:
             value = exp.Anonymous(this="epoch_us", expressions=[exp.cast(node.copy(), "TIMESTAMP")])
             whole, low, high = True, low * MICROSECONDS_A_DAY, high * MICROSECONDS_A_DAY
         elif known.type not in ("number", "integer", "boolean"):
@@ -189,6 +177,7 @@ class AggregateReader:
             name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
             column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
             conditions = [*([] if condition is None else [condition]), *conditions_in(node), *self._chosen_by(node)]
+            conditions += [*reasons_in(node), *(one for each in conjuncts(condition) for one in alternatives_in(each))]
             conditions += _succeeds(node)
             if not conditions and whole and 0 < high - low <= 1 and function != "count":
                 conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
@@ -239,6 +228,8 @@ class AggregateReader:
         value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
         text = text_of(tried(value, "BIGINT"))
         if text not in self._indicators:
+            if len(self._indicators) >= MAX_CONDITIONS:
+                raise too_many_conditions(condition)
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
             self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
@@ -257,30 +248,3 @@ def _succeeds(node: exp.Expr) -> list[exp.Expr]:
     missing = [exp.Is(this=each.copy(), expression=exp.null()) for each in columns.values()]
     there = exp.Not(this=exp.Is(this=value, expression=exp.null()))
     return [exp.or_(*missing, exp.and_(there, finite))]
-
-
-def _tells_rows(function: Function, given: Sequence[Described]) -> bool:
-    """Whether arguments with such terms could tell a single row."""
-    if function == "count" or all(each.level == "public" for each in given):
-        return False
-    if function in SEARCHES:
-        return not all(each.ordered for each in given)
-    terms = [each.terms for each in given]
-    if function in (*SPREADS, "corr"):
-        terms += [product(one, other) for one in terms for other in terms]
-    return not all(may_be_summed(each) for each in terms)
-
-
-def function_name(node: exp.Expr) -> str:
-    return node.sql_name() if isinstance(node, exp.Func) else type(node).__name__.upper()
-
-
-def _level(node: exp.Expr) -> float | None:
-    if isinstance(node, exp.Median):
-        return 0.5
-    given = node.args.get("quantile") if isinstance(node, exp.Quantile) else node.args.get("expression")
-    if not isinstance(node, exp.Quantile | exp.PercentileCont | exp.PercentileDisc):
-        return None
-    if not isinstance(given, exp.Literal) or given.is_string or not 0 < float(given.this) < 1:
-        raise refused(node, "a quantile takes a level between 0 and 1, such as QUANTILE_CONT(x, 0.9)")
-    return float(given.this)

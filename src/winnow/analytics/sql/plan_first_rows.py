@@ -7,11 +7,10 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.choosing_conditions import conditions_in
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import describe_expression, is_distance
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.relations import Relation, RowSource
 from winnow.analytics.sql.row_sources import limit_of, own_names, row_source
-from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import parsed
 
 PREFIX = "winnow_"
@@ -61,7 +60,7 @@ def take_first(tree: exp.Select, tables: Mapping[str, Relation]) -> tuple[FirstR
 
 
 def _keeps_order(node: exp.Expr, source: RowSource) -> bool:
-    if is_spatial(node):
+    if is_distance(node, source.described):
         return True
     known = describe_expression(node, source.described)
     return known.ordered and not known.conditional and not conditions_in(node)

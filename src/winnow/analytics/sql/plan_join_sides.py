@@ -6,11 +6,12 @@ from sqlglot import exp
 
 from winnow.analytics.sql.matched_columns import JOINED, matched_rows_sql
 from winnow.analytics.sql.owner_join import OwnerJoin
+from winnow.analytics.sql.plan_keys import key_columns
 from winnow.analytics.sql.public_keys import public_key_sql
 from winnow.analytics.sql.query_plan import Argument, JoinSide, QueryKey
 from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
-from winnow.analytics.sql.sql_text import parsed, tried
+from winnow.analytics.sql.sql_text import parsed
 
 
 def join_sides(
@@ -44,7 +45,7 @@ def _side(
     own_arguments = [each for each in arguments if own(each.sql)]
     unlisted = [key for key in own_keys if key.values is None]
     joined = [exp.alias_(each.copy(), f"{JOINED}{number}", quoted=True) for number, each in enumerate(join.keys[place])]
-    named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in own_keys]
+    named = key_columns(own_keys)
     numbers = [exp.alias_(parsed(each.sql), each.name) for each in own_arguments]
     safe = with_safe_conditions(tree)
     item = (safe.args["from_"] if place == 0 else safe.args["joins"][0]).this

@@ -1,5 +1,7 @@
 """Keys of GROUP BY: of protected columns only what has a list of values."""
 
+from collections.abc import Iterable
+
 import duckdb
 from sqlglot import exp
 
@@ -8,7 +10,21 @@ from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import RowSource
+from winnow.analytics.sql.sql_text import parsed, tried
 from winnow.core.untrusted_text import one_line
+
+FLOATS = ("DOUBLE", "FLOAT")
+
+
+def key_columns(keys: Iterable[QueryKey]) -> list[exp.Expr]:
+    """The keys' texts by their names."""
+    return [exp.alias_(tried(_compared(key), "VARCHAR"), key.name, quoted=True) for key in keys]
+
+
+def _compared(key: QueryKey) -> exp.Expr:
+    """−0 and 0 are one group, and have two texts: −0 + 0 is 0."""
+    node = parsed(key.sql)
+    return exp.Add(this=exp.paren(node), expression=exp.Literal.number(0)) if key.type in FLOATS else node
 
 
 def query_key(name: str, node: exp.Expr, kind: str, source: RowSource, opened: duckdb.DuckDBPyConnection) -> QueryKey:

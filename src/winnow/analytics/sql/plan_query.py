@@ -20,7 +20,7 @@ from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
-from winnow.analytics.sql.plan_keys import query_key
+from winnow.analytics.sql.plan_keys import key_columns, query_key
 from winnow.analytics.sql.plan_near_join import take_near
 from winnow.analytics.sql.plan_nearest import NearestJoin, take_nearest
 from winnow.analytics.sql.private_columns import PrivateUse, mixed_condition, private_use
@@ -29,8 +29,8 @@ from winnow.analytics.sql.query_plan import JoinSide, QueryAggregate, QueryKey, 
 from winnow.analytics.sql.relations import KnownTables, RowSource, table_relation
 from winnow.analytics.sql.row_sources import row_source
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
-from winnow.analytics.sql.sql_text import parsed, text_of, tried, unique_names
-from winnow.analytics.sql.subquery_marks import dividing_conditions
+from winnow.analytics.sql.sql_text import text_of, unique_names
+from winnow.analytics.sql.subquery_marks import dividing_conditions, undivided_condition
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core.untrusted_text import one_line
@@ -148,7 +148,8 @@ class _Planner:
             nearest=self.nearest,
             overlapping=self._unit is not None and len(self.source.items) > 1,
             rows=() if self._unit is None else tuple(each.alias for each in self._unit.columns()[1:]),
-            mixed=mixed_condition(self.sources),
+            undivided=undivided_condition(self.sources),
+            mixed=mixed_condition(self.sources, self._extremes(), self.source),
             shared=any(not item.relation.divided for item in self.source.items),
             repeated=tuple(sorted(name for item in self.source.items for name in item.relation.repeated)),
             lookups=tuple(sorted({each for item in self.source.items for each in item.relation.lookups})),
@@ -176,6 +177,10 @@ class _Planner:
         self.reader.check_levels()
         names = unique_names([name for _, name, _ in outputs])
         return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
+
+    def _extremes(self) -> list[exp.Expr]:
+        """MIN and MAX, with their FILTER."""
+        return [each for each in self.reader.found.values() if each.find(exp.Min, exp.Max)]
 
     def _sides(
         self, join: OwnerJoin, keys: list[QueryKey], aggregates: list[QueryAggregate]
@@ -274,7 +279,7 @@ class _Planner:
         return rows.copy()
 
     def _local(self, keys: list[QueryKey], arguments: list[exp.Expr]) -> str:
-        named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+        named = key_columns(keys)
         ordered = [each for part in (self.first, self.nearest) if part is not None for each in part.columns_shown()]
         units = [] if self._unit is None else self._unit.columns()
         rows = self._rows([*named, *arguments, *units, *ordered] or [exp.Literal.number(1)], self._safe)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.choosing_conditions import COMPARED
+from winnow.analytics.sql.choosing_conditions import comparisons_in, conditions_in
+from winnow.analytics.sql.describe_expression import is_distance
 from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.relations import FromItem, RowSource
-from winnow.analytics.sql.spatial_functions import DISTANCE, is_spatial
-from winnow.analytics.sql.sql_text import conjuncts, text_of
+from winnow.analytics.sql.spatial_functions import PLACES
+from winnow.analytics.sql.sql_text import conjuncts
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
@@ -72,23 +73,44 @@ def _uses(
             yield each, counted
 
 
-def mixed_condition(sources: Sequence[tuple[exp.Select, RowSource]]) -> str | None:
-    """The first comparison that computes with several columns that are not public, but for a distance."""
-    for select, source in sources:
+def mixed_condition(
+    sources: Sequence[tuple[exp.Select, RowSource]], extremes: Sequence[exp.Expr], source: RowSource
+) -> str | None:
+    """The first condition of the statement, or within its MIN and MAX, that computes with several columns that are not
+    public, but for a distance.
+    """
+    for select, own in sources:
         joins = [join.args.get("on") for join in select.args.get("joins") or ()]
-        for each in (one for node in (*joins, condition_of(select)) for one in conjuncts(node)):
-            for node in (one for one in each.find_all(*COMPARED) if _mixes(one, select, source)):
-                return one_line(node.sql("duckdb"))[:60].replace('"', "")
+        for each in (
+            one for node in (*joins, condition_of(select)) if node is not None for one in comparisons_in(node)
+        ):
+            if _mixes(each, _own_columns(each, select), own):
+                return _shown(each)
+    for node in extremes:
+        conditions = [node.expression.this] if isinstance(node, exp.Filter) else []
+        conditions += conditions_in(node.this.this if isinstance(node, exp.Filter) else node.this)
+        for each in (one for condition in conditions for one in comparisons_in(condition)):
+            if _mixes(each, list(each.find_all(exp.Column)), source):
+                return _shown(each)
     return None
 
 
-def _mixes(node: exp.Expr, select: exp.Select, source: RowSource) -> bool:
-    if isinstance(node.this, exp.Column) and isinstance(node.expression, exp.Column):
+def _shown(node: exp.Expr) -> str:
+    return one_line(node.sql("duckdb"))[:60].replace('"', "")
+
+
+def _mixes(node: exp.Expr, columns: Sequence[exp.Column], source: RowSource) -> bool:
+    """Two columns that are compared as they are, and places within a distance, are no arithmetic."""
+    known = [source.described(each) for each in columns]
+    sides = [node.this, node.expression] if isinstance(node, exp.Binary) else []
+    compared = bool(sides) and all(isinstance(each, exp.Column) for each in sides)
+    if all(each.plain for each in known) and (node.meta.get(PLACES) or compared):
         return False
-    if DISTANCE in node.meta or any(is_spatial(each) for each in node.iter_expressions()):
-        return False
-    columns = [each for each in _own_columns(node, select) if source.described(each).level != "public"]
-    return len({text_of(each) for each in columns}) > 1
+    distances = [each for each in sides if is_distance(each, source.described)]
+    within = {id(each) for side in distances for each in side.find_all(exp.Column)}
+    others = [(each, own) for each, own in zip(columns, known, strict=True) if id(each) not in within]
+    names = {(each.table, name) for each, own in others if own.level != "public" for name in own.columns}
+    return len(names) + len(distances) > 1
 
 
 def _own_columns(node: exp.Expr, select: exp.Select) -> list[exp.Column]:

@@ -11,10 +11,11 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.plan_keys import key_columns
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
-from winnow.analytics.sql.sql_text import conjuncts, parsed, tried
+from winnow.analytics.sql.sql_text import conjuncts, parsed
 from winnow.core.untrusted_text import one_line
 
 T = TypeVar("T", bound=exp.Expr)
@@ -45,7 +46,7 @@ def public_key_sql(tree: exp.Select, source: RowSource, keys: Sequence[QueryKey]
 
 
 def _select(keys: Sequence[QueryKey], items: Sequence[FromItem], with_: exp.With | None = None) -> exp.Select:
-    named = [exp.alias_(tried(parsed(key.sql), "VARCHAR"), key.name, quoted=True) for key in keys]
+    named = key_columns(keys)
     first, *others = (each.node.copy() for each in items)
     rows = exp.Select(
         with_=with_.copy() if with_ is not None else None,

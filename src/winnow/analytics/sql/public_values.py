@@ -117,7 +117,8 @@ def _group(text: bytes) -> Group:
     """As an owner sent it."""
     try:
         group = json.loads(text)
-    except ValueError:
+        json.dumps(group, ensure_ascii=False).encode()  # half of a letter (\\ud800) is no text
+    except (ValueError, RecursionError):
         group = None
     if not isinstance(group, list) or not all(each is None or isinstance(each, str) for each in group):
         raise DataError("an owner sent a public value that cannot be read")

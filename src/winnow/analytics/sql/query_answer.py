@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from winnow.core import ConfigError
+import msgspec
+
+from winnow.core import ConfigError, RunError
 from winnow.core.join_names import counted
-from winnow.core.untrusted_text import one_line
+from winnow.core.untrusted_text import no_formula, one_line
 
 if TYPE_CHECKING:
     import pandas
@@ -15,12 +17,36 @@ if TYPE_CHECKING:
     import pyarrow as arrow
 
 ENDINGS = (".parquet", ".csv")
+Cell: TypeAlias = bool | int | float | str | dict[str, int] | None
+
+
+class _Told(msgspec.Struct, kw_only=True):
+    """The shape of an answer, as far as it is shown."""
+
+    columns: list[str]
+    rows: list[dict[str, Cell]]
+    errors: list[dict[str, float]]
+    left_out: int
+    hidden_values: int
+    minimum: int
+    unlisted_rows: bool
+    sql: str = ""
+    table: str = ""
+    owners: list[str] = []
+    plan: list[str] = []
+    overlapping: int = 0
+    too_few_rows: bool = False
+    more_rows: bool = False
+    distance_precision: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
 
 
 class QueryAnswer:
-    """What owners of a table said together."""
+    """What owners of a table said together. RunError if it is no answer to a statement: a server can send anything."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
+        _check_shape(answer)
         self.answer = answer
 
     @property
@@ -114,7 +140,7 @@ class QueryAnswer:
         from pyarrow import csv, parquet  # noqa: PLC0415
 
         if ending == ".csv":
-            csv.write_csv(_without_maps(self.table), path)
+            csv.write_csv(_without_formulas(_without_maps(self.table)), path)
         else:
             parquet.write_table(self.table, path)
 
@@ -134,6 +160,15 @@ class QueryAnswer:
         return answer_html(self)
 
 
+def _check_shape(answer: Mapping[str, Any]) -> None:
+    try:
+        told = msgspec.convert(answer, _Told)
+    except msgspec.ValidationError as error:
+        raise RunError(f"the answer has not the shape of an answer to a statement: {one_line(error)}") from None
+    if len(told.rows) != len(told.errors) or any({*row} != {*told.columns} for row in told.rows):
+        raise RunError("the answer has not the shape of an answer to a statement: rows and columns do not fit")
+
+
 def _cells(name: str, values: Sequence[Any]) -> "arrow.Array":
     """A column; histograms are maps from the edge of a bin to its rows."""
     import pyarrow as arrow  # noqa: PLC0415
@@ -143,7 +178,7 @@ def _cells(name: str, values: Sequence[Any]) -> "arrow.Array":
             pairs = [None if each is None else [*each.items()] for each in values]
             return arrow.array(pairs, arrow.map_(arrow.string(), arrow.int64()))
         return arrow.array(values)
-    except (arrow.ArrowException, AttributeError, OverflowError):
+    except (arrow.ArrowException, AttributeError, OverflowError, TypeError):
         raise ConfigError(f"column '{one_line(name)}' of the answer holds values of several types") from None
 
 
@@ -156,6 +191,17 @@ def _without_maps(table: "arrow.Table") -> "arrow.Table":
             texts = [None if each is None else json.dumps(dict(each)) for each in column.to_pylist()]
             table = table.set_column(place, table.column_names[place], arrow.array(texts, arrow.string()))
     return table
+
+
+def _without_formulas(table: "arrow.Table") -> "arrow.Table":
+    """Texts are other parties': a spreadsheet shows them, and runs none."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    for place, column in enumerate(table.columns):
+        if arrow.types.is_string(column.type):
+            texts = [None if each is None else no_formula(each) for each in column.to_pylist()]
+            table = table.set_column(place, table.column_names[place], arrow.array(texts, arrow.string()))
+    return table.rename_columns([no_formula(each) for each in table.column_names])
 
 
 def check_ending(path: Path) -> None:

@@ -152,6 +152,8 @@ class QueryPlan:
     """Columns that say which rows of tables a joined row is made of."""
     mixed: str | None = None
     """A condition on several columns at once that are not public."""
+    undivided: str | None = None
+    """A condition with a subquery that holds for one of several reasons."""
     shared: bool = False
     """Whether these are rows that all owners have."""
     repeated: tuple[str, ...] = ()

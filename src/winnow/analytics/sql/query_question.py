@@ -36,7 +36,7 @@ class QueryQuestion(Question):
 
     @model_validator(mode="after")
     def _consistent(self) -> "QueryQuestion":
-        if self.tables[0].lower() != self.table.lower():
+        if self.tables[0] != self.table:  # owners take rows of the one, and book what they cost under the other
             raise ValueError(f"table = {self.table!r}, and the statement reads {self.tables[0]!r} first")
         return self
 
@@ -66,8 +66,7 @@ class QueryQuestion(Question):
 
     def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
         """The plan, and the tables that are told to all parties before."""
-        from winnow.analytics.sql.check_arguments import check_arguments  # noqa: PLC0415
-        from winnow.analytics.sql.check_plan import check_minimum  # noqa: PLC0415 - agents run no program
+        from winnow.analytics.sql.check_minimum import check_minimum  # noqa: PLC0415 - agents run no program
         from winnow.analytics.sql.plan_query import make_query_plan  # noqa: PLC0415
         from winnow.analytics.sql.told_tables import told_tables, told_terms  # noqa: PLC0415
 
@@ -77,9 +76,7 @@ class QueryQuestion(Question):
             plan = make_query_plan(self.sql, tables, told=[each.name for each in told])
         else:
             plan = make_query_plan(self.sql, terms.tables(self.tables), apart=held_apart(self, terms))
-        check_minimum(plan, terms.minimum)
-        if self.epsilon is None:
-            check_arguments(plan, terms.minimum)
+        check_minimum(plan, terms.minimum, noisy=self.epsilon is not None)
         return plan, told
 
     def program(self, terms: MergedTerms) -> "Program[Answer]":
@@ -188,11 +185,12 @@ def _needs(sql: str) -> frozenset[Permission]:
         needed.add("per-owner")  # its error tells how owners differ
     if tree.find(exp.Min, exp.Max):
         needed.add("extremes")
-    ordered = [each.this for select in tree.find_all(exp.Select) for each in order_of(select)]
-    if any(is_spatial(each) for each in ordered):
-        needed.add("nearest")
-    elif any(select.args.get("limit") and select is not tree for select in tree.find_all(exp.Select)):
-        needed.add("extremes")
+    for select in tree.find_all(exp.Select):
+        spatial = [is_spatial(each.this) for each in order_of(select)]
+        if any(spatial):
+            needed.add("nearest")
+        if select.args.get("limit") and select is not tree and not (spatial and all(spatial)):
+            needed.add("extremes")  # one key by distance does not make the first rows by another the nearest ones
     return frozenset(needed)
 
 

@@ -117,6 +117,8 @@ class RowSource:
                 column, f"there is no column '{one_line(column.name)}'; {suggest(column.name, names, at_most=12)}"
             )
         known = item.relation.columns[column.name.lower()]
+        if len(self.items) > 1:  # two tables may have columns of one name
+            known = known.of(item.alias)
         return replace(known, conditional=True) if item.optional else known
 
     def choices(self, column: exp.Column) -> list[exp.Expr]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.sql.owner_rows import SelectedRows, rows_within_units, units_of
 from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet
+from winnow.analytics.sql.selected_rows import SelectedRows, rows_within_units, units_of
 
 if TYPE_CHECKING:
     from winnow.analytics.tables.owner_table import OwnerTable

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program
-from winnow.analytics.sql.owner_rows import SelectedRows, units_of
+from winnow.analytics.sql.selected_rows import SelectedRows, units_of
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 
 if TYPE_CHECKING:
@@ -44,9 +44,15 @@ class AskedPart:
 
 
 def decide_conditions(
-    overlapping: Sequence[bool], groups: int, count_parts: Callable[[Sequence[AskedPart]], Program[States]]
+    overlapping: Sequence[bool],
+    groups: int,
+    count_parts: Callable[[Sequence[AskedPart]], Program[States]],
+    within: Sequence[tuple[int, ...]] = (),
+    *,
+    tell_empty: bool = True,
 ) -> Program[list[States]]:
-    """The state of each condition's rows in each group that is shown; parts are counted once a condition.
+    """The state of each condition's rows in each group that is shown, parts are counted once a condition; and then of
+    the rows `within` these parts for which others hold together: those that have a number, which sums are about.
 
     Of conditions that are `overlapping`, which come last, one has to hold for a part to matter: rows for which none
     holds are in no sum.
@@ -77,7 +83,33 @@ def decide_conditions(
             found[place].parts = [(*part, holds) for part, holds, state in own if state != EMPTY]
             states[place] = SHOWN if any(holds and state == SHOWN for _, holds, state in own) else EMPTY
         decided.append(states)
-    return decided
+    return [*decided, *(yield from _decide_within(within, found, count_parts, tell_empty=tell_empty))]
+
+
+def _decide_within(
+    within: Sequence[tuple[int, ...]],
+    found: Sequence[_Group],
+    count_parts: Callable[[Sequence[AskedPart]], Program[States]],
+    *,
+    tell_empty: bool,
+) -> Program[list[States]]:
+    """SUM(pay) less SUM(pay) FILTER (WHERE ward = 'north') is the pay of the one person elsewhere who has any. Where it
+    is not told that a part is empty, only groups as a whole are asked about: few sets have rows in every part.
+    """
+    asked = list[tuple[int, int]]()
+    parts = list[AskedPart]()
+    for number, conditions in enumerate(within):
+        for place, group in enumerate(found):
+            for part in group.parts if tell_empty else [()]:
+                asked.append((number, place))
+                held = (*zip(group.accepted, part, strict=False), *((each, True) for each in conditions))
+                parts.append(AskedPart(place=place, holds=held))
+    answers = yield from count_parts(parts)
+    states = [np.full(len(found), EMPTY, np.int8) for _ in within]
+    for (number, place), state in zip(asked, answers.tolist(), strict=True):
+        if state == SMALL or states[number][place] == EMPTY:
+            states[number][place] = state
+    return states
 
 
 def count_own_parts(

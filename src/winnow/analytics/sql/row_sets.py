@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Program
-from winnow.analytics.sql.owner_rows import SelectedRows
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
-from winnow.analytics.sql.row_partition import count_own_parts, count_states, decide_conditions
+from winnow.analytics.sql.row_partition import count_own_parts, decide_conditions
+from winnow.analytics.sql.selected_rows import SelectedRows
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 from winnow.core import ConfigError
@@ -88,7 +88,9 @@ def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     """The sets that must be large enough, or empty, for an aggregate to be told."""
     found = [counted_rows(aggregate), *(RowSet(nonzero=(name,), chosen=True) for name in aggregate.conditions)]
     if aggregate.function not in (*SEARCHES, "count"):
-        found += [RowSet(nonzero=(name,)) for each in aggregate.arguments for name in (each.name, *each.differing)]
+        for each in aggregate.arguments:
+            found.append(RowSet(nonzero=(each.name,)))
+            found += [RowSet(present=(each.name,), nonzero=(name,)) for name in each.differing]
     for each in aggregate.inputs:
         found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
         if each.unseen and aggregate.function not in (*SEARCHES, "count"):
@@ -173,22 +175,18 @@ def _decide_within(
             "ask for fewer groups or aggregates at once"
         )
 
-    def counts(table: "OwnerTable") -> NDArray[np.int64]:
-        own = selected.rows(table)
-        return np.concatenate([selected.counts(table, each.mask(own))[shown] for each in others])
-
-    sizes = yield from count_states(counts, len(others) * len(shown), minimum, bits, tell_empty=tell_empty)
     count_parts = partial(
         count_own_parts,
-        sets=chosen,
+        sets=[*chosen, *others],
         selected=selected,
         shown=shown,
         minimum=minimum,
         bits=bits,
         tell_empty=tell_empty,
     )
-    decided = yield from decide_conditions([each.overlapping for each in chosen], len(shown), count_parts)
-    states = [*decided, *sizes.reshape(len(others), len(shown))]
+    within = [(len(chosen) + place,) for place in range(len(others))]
+    overlapping = [each.overlapping for each in chosen]
+    states = yield from decide_conditions(overlapping, len(shown), count_parts, within, tell_empty=tell_empty)
     return {each: filled_states(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
 
 

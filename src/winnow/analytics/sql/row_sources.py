@@ -15,6 +15,7 @@ from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.join_links import check_links, refuse_distance_join
 from winnow.analytics.sql.joined_subquery import joined_often
 from winnow.analytics.sql.relations import FromItem, KnownTables, Lookup, Relation, RowSource
+from winnow.analytics.sql.safe_conditions import KIND
 from winnow.analytics.sql.subquery_marks import marked_columns, marked_divisions, marked_union
 from winnow.core import suggest
 from winnow.core.untrusted_text import one_line
@@ -183,7 +184,14 @@ def _projected(select: exp.Select, source: RowSource) -> dict[str, Described]:
             if name in found:
                 raise refused(each, f"a subquery has two columns called '{one_line(name)}'; give one another name")
             found[name] = describe_expression(value, source.described)
+        if isinstance(each, exp.Alias):
+            each.meta[KIND] = _kind(found[each.alias.lower()])
     return found
+
+
+def _kind(known: Described) -> str:
+    """Its type, which decimals of several widths have in common."""
+    return "number" if known.type is None and known.bounded else known.type or ""
 
 
 def _is_first(item: FromItem, name: str, source: RowSource) -> bool:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Mix, Program
 from winnow.analytics.question import MergedTerms
+from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.finish_query import plain_value
 from winnow.analytics.sql.first_rows import Place, not_beyond, open_end, with_lots
-from winnow.analytics.sql.owner_rows import execute_at_owner
 from winnow.analytics.sql.plan_rows import MAX_SHOWN_ROWS, RowsPlan
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.tables.declaration import TableDeclaration

@@ -11,6 +11,8 @@ from sqlglot import exp
 from winnow.analytics.sql.sql_text import tried
 
 T = TypeVar("T", bound=exp.Expr)
+KIND = "kind"
+"""Of a column of a subquery: what is known of its type."""
 
 
 def with_safe_conditions(tree: T) -> T:
@@ -29,9 +31,22 @@ def with_safe_conditions(tree: T) -> T:
 
 
 def _try_columns(select: exp.Select) -> None:
+    """Columns that are computed may be compared, or joined by UNION ALL, with those of a table, and DuckDB fails on a
+    row that it cannot convert for that: decimals become DOUBLE, which everything can, and dates fit TIMESTAMP.
+    """
     for each in (one for one in select.expressions if isinstance(one, exp.Alias)):
-        if not isinstance(each.this, exp.Column | exp.Literal | exp.Window):
-            each.set("this", exp.Anonymous(this="TRY", expressions=[each.this.copy()]))
+        kind, value = each.meta.get(KIND), each.this
+        if isinstance(value, exp.Column | exp.Window):
+            continue
+        if kind == "number":
+            each.set("this", tried(value, "DOUBLE"))
+            continue
+        whole = exp.Anonymous(this="TRY", expressions=[value.copy()])
+        if kind == "date":
+            fits = exp.Not(this=exp.Is(this=tried(value, "TIMESTAMP"), expression=exp.null()))
+            each.set("this", exp.case().when(fits, whole))
+        elif not isinstance(value, exp.Literal):
+            each.set("this", whole)
 
 
 def safe_condition(node: exp.Expr) -> exp.Expr:

@@ -19,6 +19,8 @@ DISTANCE = "distance"
 """The mark of an expression that is one."""
 ARGUMENTS = "arguments"
 """Of a distance in the plane: x, y, x0 and y0 as they are written."""
+PLACES = "places"
+"""The mark of one between places: each coordinate is a column or a number."""
 FORMS = {
     "DISTANCE": (4, "DISTANCE(x, y, x0, y0)", PLANE),
     "KM": (4, "KM(lon, lat, lon0, lat0)", SPHERE),
@@ -44,6 +46,7 @@ def _expanded(node: exp.Expr) -> exp.Expr:
     filled = written.transform(lambda each: given[each.name] if isinstance(each, exp.Column) else each)
     distance = exp.Paren(this=filled)
     distance.meta[DISTANCE] = str(node.this).upper() != "DWITHIN"
+    distance.meta[PLACES] = all(isinstance(each, exp.Column) or not each.find(exp.Column) for each in arguments)
     if text is not SPHERE:
         measured = distance if distance.meta[DISTANCE] else filled.this
         measured.meta[ARGUMENTS] = tuple(each.sql("duckdb") for each in arguments[:4])

@@ -10,11 +10,18 @@ from dataclasses import replace
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.choosing_conditions import alternatives_in, conditions_in
-from winnow.analytics.sql.describe_expression import CONDITIONS, describe_expression
+from winnow.analytics.sql.choosing_conditions import (
+    MAX_CONDITIONS,
+    alternatives_in,
+    conditions_in,
+    reasons_in,
+    too_many_conditions,
+)
+from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.relations import MARK, RowSource
 from winnow.analytics.sql.sql_text import conjuncts, tried
+from winnow.core.untrusted_text import one_line
 
 
 def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, Described]) -> dict[str, Described]:
@@ -25,8 +32,8 @@ def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, 
         marks = list[tuple[str, int]]()
         inherited = [one for column in value.find_all(exp.Column) for one in source.choices(column)]
         own = [] if isinstance(value, exp.Column) else [*conditions_in(value), *source.two_valued(value)]
-        own += alternatives_in(value) if isinstance(value, CONDITIONS) else []
-        for condition in (*own, *inherited):
+        own += reasons_in(value)
+        for condition in {one.sql(): one for one in (*own, *inherited)}.values():
             mark = _show(select, condition)
             found[mark] = _described(condition, source)
             marks.append((mark, 1))
@@ -49,6 +56,37 @@ def dividing_conditions(select: exp.Select, source: RowSource) -> list[exp.Expr]
         marks = [exp.column(mark, table=item.alias or None, quoted=True) for mark in item.relation.divisions]
         found += [exp.EQ(this=each, expression=exp.Literal.number(1)) for each in marks]
     return list({each.sql(): each for each in found}.values())
+
+
+def undivided_condition(sources: Sequence[tuple[exp.Select, RowSource]]) -> str | None:
+    """The first condition with a subquery, or of one on rows around it, that holds for one of several reasons: rows
+    cannot be divided by these.
+    """
+    for select, source in sources:
+        where = select.args.get("where")
+        joins = [join.args.get("on") for join in select.args.get("joins") or ()]
+        for each in (one for node in (*joins, where.this if where else None) for one in conjuncts(node)):
+            if _has_subquery_beside(each) or (source.outer is not None and _has_outer_alternatives(each, source)):
+                return one_line(each.sql("duckdb"))[:60].replace('"', "")
+    return None
+
+
+def _has_outer_alternatives(condition: exp.Expr, source: RowSource) -> bool:
+    """Whether it has columns of rows around the subquery, and holds for one of several reasons. Columns within a
+    further subquery are those of its own tables, which are looked at in turn.
+    """
+    if condition.find(exp.Select) is not None:
+        return False
+    outer = any(source.item_of(column) is None for column in condition.find_all(exp.Column))
+    return outer and bool(alternatives_in(condition))
+
+
+def _has_subquery_beside(condition: exp.Expr) -> bool:
+    """Whether EXISTS or IN (SELECT …) stands beside something else, as in OR."""
+    while isinstance(condition, exp.Not | exp.Paren):
+        condition = condition.this
+    alone = isinstance(condition, exp.Exists) or (isinstance(condition, exp.In) and condition.args.get("query"))
+    return not alone and condition.find(exp.Select) is not None
 
 
 def marked_divisions(
@@ -78,7 +116,10 @@ def marked_union(
 
 
 def _show(select: exp.Select, condition: exp.Expr) -> str:
-    name = f"{MARK}{_count(select)}"
+    count = _count(select)
+    if count >= MAX_CONDITIONS:
+        raise too_many_conditions(select)
+    name = f"{MARK}{count}"
     value = exp.case().when(condition.copy(), exp.Literal.number(1)).else_(exp.Literal.number(0))
     select.append("expressions", exp.alias_(tried(value, "BIGINT"), name, quoted=True))
     return name

@@ -17,8 +17,9 @@ from sqlglot import exp
 from winnow.analytics.program import Compare, CountDistinct, Mix, Program, Sum
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, asked_name, connection, kind_of, quoted
+from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.join_links import condition_of, equalities
-from winnow.analytics.sql.owner_rows import Group, execute_at_owner
+from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.public_values import open_counted_values
 from winnow.analytics.sql.spatial_functions import DISTANCE

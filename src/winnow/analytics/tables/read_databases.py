@@ -7,6 +7,7 @@ from threading import Timer
 import pyarrow as arrow
 
 from winnow.analytics.tables.read_files import check_names
+from winnow.analytics.tables.read_limit import check_rows, most_rows
 from winnow.analytics.tables.read_postgresql import identifier, open_postgresql, refuse_table, schema_and_name
 from winnow.analytics.tables.source import DUCKDB
 from winnow.core import DataError
@@ -56,11 +57,13 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
         timer.start()
         try:
             rows = database.sql(f"SELECT {wanted} FROM source.{identifier(schema)}.{identifier(name)}")  # noqa: S608
-            return rows.to_arrow_table()
+            found = rows.limit(most_rows(len(columns)) + 1).to_arrow_table()
         except (duckdb.Error, arrow.ArrowException) as error:
             raise DataError(f"{where} cannot be read ({type(error).__name__})") from error
         finally:
             timer.cancel()
+    check_rows(found.num_rows, len(columns), where)
+    return found
 
 
 def _read_postgresql(url: str, table: str, columns: Sequence[str]) -> arrow.Table:

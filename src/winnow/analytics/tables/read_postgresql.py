@@ -11,6 +11,7 @@ from warnings import catch_warnings
 import pyarrow as arrow
 
 from winnow.analytics.tables.read_files import check_names
+from winnow.analytics.tables.read_limit import check_rows
 from winnow.core import DataError, suggest
 from winnow.core.installed_package import install_command
 from winnow.core.untrusted_text import one_line
@@ -60,6 +61,7 @@ class PostgresTable:
         count, chunks = 0, []
         for batch in iter(lambda: list(islice(rows, FETCH_ROWS)), []):
             count += len(batch)
+            check_rows(count, len(columns), self.where)
             chunks.append(self._chunk(batch, readers, columns))
         if not columns:
             return arrow.table({"": arrow.nulls(count)})

@@ -15,8 +15,7 @@ from winnow.analytics.truth.trust_ranking import NO_TRUST
 from winnow.analytics.truth.truth_methods import TruthEstimate, TruthMethod
 from winnow.analytics.truth.truth_workflow import TruthDiscovery
 from winnow.core import ConfigError, WinnowError, suggest
-from winnow.core.untrusted_text import one_line
-from winnow.report.client_cells import FORMULA_STARTS
+from winnow.core.untrusted_text import no_formula, one_line
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
 if TYPE_CHECKING:
@@ -177,13 +176,4 @@ def _cell(value: Any) -> str:
     """Text that a spreadsheet shows and does not run."""
     if not isinstance(value, str):
         return "" if value is None else repr(value)
-    line = one_line(value)
-    return f"'{line}" if line.startswith(FORMULA_STARTS) and not _is_number(line) else line
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return no_formula(one_line(value))

@@ -17,7 +17,7 @@ from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.errors import RequestRefusedError
-from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo
+from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo, SiteInfo
 from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.runs import file_names
 from winnow.runs.event_log import decode_event
@@ -83,13 +83,14 @@ def ask(
 
     `on_event` gets what happens, `on_line` what a person should read meanwhile; `folder` becomes the run folder.
     """
+    from winnow.analytics.answers import answer_errors  # noqa: PLC0415 - most commands ask nothing
     from winnow.analytics.sealed_answer import FOLDER_HINT, opened_answer, with_reader  # noqa: PLC0415 - loads pydantic
     from winnow.deploy.client.connection import new_name  # noqa: PLC0415 - it imports this module
 
     if folder is not None and question.shows_rows():
         raise ConfigError(f"rows are not kept in a run folder; {FOLDER_HINT}")
     question, reader = with_reader(question)
-    named = tuple(owners) or _offering(connection, question.tables)
+    named = _known(connection, owners) or _offering(connection, question.tables)
     patience = JOIN_PATIENCE if len(question.tables) > 1 else 1
     seconds = {"task_timeout": float(timeout) * patience, "site_timeout": max(5.0, float(timeout))}
     settings = {"sites": list(named), **seconds} if named else {"min_sites": 2, **seconds}
@@ -106,20 +107,38 @@ def ask(
     if final.status != "finished":
         raise RunError(f"job {job.name} {final.status}: {final.reason}")
     values = opened_answer(_answer(connection, job), reader)
-    whose = values.get("owners", final.sites)  # sites without a helper
-    answer = DeployedAnswer(values=values, owners=tuple(each for each in final.sites if each in whose), job=job.name)
+    with answer_errors():
+        whose = values.get("owners", final.sites)  # sites without a helper
+        taking_part = tuple(each for each in final.sites if each in whose)
+    answer = DeployedAnswer(values=values, owners=taking_part, job=job.name)
     if folder is not None:
         job.download(folder)
     return answer
+
+
+def _sites(connection: "Connection") -> list[SiteInfo] | None:
+    """All that ever connected; None where this person may not list them."""
+    try:
+        return [each for each in connection.sites() if not each.revoked]
+    except RequestRefusedError:
+        return None
+
+
+def _known(connection: "Connection", owners: Sequence[str]) -> tuple[str, ...]:
+    """These owners. One that no site is called would be waited for in vain."""
+    present = [each.site for each in _sites(connection) or ()] if owners else []
+    for unknown in (each for each in owners if present and each not in present):
+        hint = suggest(unknown, present, at_most=12)
+        raise ConfigError(f"no site called {one_line(unknown)!r} has ever connected; {hint}")
+    return tuple(owners)
 
 
 def _offering(connection: "Connection", tables: Sequence[str]) -> tuple[str, ...]:
     """The sites that offer the tables, connected or not, or if none has them all, some of them; none where this person
     may not list them.
     """
-    try:
-        sites = [each for each in connection.sites() if not each.revoked]
-    except RequestRefusedError:
+    sites = _sites(connection)
+    if sites is None:
         return ()
     offered = {name for each in sites for name in each.data}
     for table in (each for each in tables if each not in offered):

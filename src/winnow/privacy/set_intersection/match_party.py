@@ -135,12 +135,15 @@ class MatchParty:
         self._open(self._size if enough else None)
         messages = {}
         for member in step.everybody:
-            may_know = step.share and step.reveal == "intersection" and member in step.parties
-            common = padded(self._left if tells else [], self._own) if may_know else b""
+            common = padded(self._left if tells else [], self._own) if self._may_know(member) else b""
             result = _Result(self._size if enough else None, common)
             if member != self._me:
                 messages[member] = self._message("result", msgspec.msgpack.encode(result))
         return messages
+
+    def _may_know(self, member: int) -> bool:
+        """Whether a party other than the first learns which are in common."""
+        return self._step.share and self._step.reveal == "intersection" and member in self._step.parties
 
     def _take_result(self, sender: int, body: bytes) -> None:
         try:
@@ -150,6 +153,8 @@ class MatchParty:
             raise SharesError("its result cannot be read", sender) from error
         if result.size is not None and not self._step.minimum <= result.size <= MAX_IDENTIFIERS:
             raise SharesError("its result is no number of identifiers that may be told", sender)
+        if (common is None) == self._may_know(self._me):
+            raise SharesError("its result tells too little or too much of what is in common", sender)
         if common is not None and result.size is not None:
             if len({*common}) != result.size or not {*self._own}.issuperset(common):
                 raise SharesError("its result has identifiers that this owner does not have", sender)
