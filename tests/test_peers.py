@@ -1,6 +1,6 @@
 """Averaging among peers: it gives the server's averages, and nobody on the way can change or read one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from winnow.core import UNTIL_ALL, ConfigError, Exchange, Outcome, Rejected, Reply, RoundFinished, Task, Until
+from meddling import Liar
+from winnow.core import ConfigError, Outcome, Rejected, Reply, RoundFinished, Task
 from winnow.core.message_decoding import UnreadableError
 from winnow.experiment.build_simulation import PreparedRun
 from winnow.experiment.build_training_workflow import RunInputs
@@ -79,43 +80,6 @@ def test_who_missed_a_round_takes_over_the_others_average() -> None:
 
 
 # What the server passes on --------------------------------------------------------------------------------------------
-
-
-class Meddling(Exchange):
-    """An exchange whose outcomes, and whose tasks, a liar changes."""
-
-    def __init__(self, inner: Exchange, outcome: Callable[[Outcome], Outcome]) -> None:
-        self._inner, self._outcome = inner, outcome
-
-    def __iter__(self) -> Any:
-        return map(self._outcome, self._inner)
-
-    def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
-        self._inner.send(tasks, since)
-
-    def cancel(self, clients: Any) -> None:
-        self._inner.cancel(clients)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class Liar:
-    """A federation between which and the workflow somebody sits."""
-
-    def __init__(
-        self,
-        federation: Any,
-        task: Callable[[Task], Task] = lambda task: task,
-        outcome: Callable[[Outcome], Outcome] = lambda outcome: outcome,
-    ) -> None:
-        self._federation, self._task, self._outcome = federation, task, outcome
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._federation, name)
-
-    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Exchange:
-        return Meddling(self._federation.dispatch([self._task(task) for task in tasks], until), self._outcome)
 
 
 def lied(rounds: int = 2, **lies: Any) -> tuple[PreparedRun, list[str]]:

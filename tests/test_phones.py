@@ -137,6 +137,23 @@ def test_what_a_client_sends_does_not_depend_on_its_towers() -> None:
     assert any(not torch.equal(first[name], made.training.initial[name]) for name in first), "it has learnt something"
 
 
+def test_a_fusion_that_scales_phones_reads_no_more_of_a_larger_branch() -> None:
+    """And the branch's own output, whose gradients are shared, is what it was."""
+    x, _ = rows(6, 1, speech=False)
+    plain, scaled = module(), module()
+    scaled.phone_length = 2.0
+    sample = torch.from_numpy(x)
+    phones = scaled.branch_inputs(sample)
+    assert torch.equal(plain.branch(phones), scaled.branch(phones))
+    before, unscaled = scaled(sample), plain(sample)
+    for net in (plain, scaled):
+        with torch.no_grad():
+            net.branch.convolution.weight *= 10
+            net.branch.convolution.bias *= 10  # type: ignore[operator]
+    assert torch.allclose(scaled(sample), before, atol=1e-5)
+    assert not torch.allclose(plain(sample), unscaled, atol=0.1)
+
+
 def test_no_private_name_is_in_any_message() -> None:
     made = world(*PRIVATE, "rounds=2")
     seen: list[str] = []

@@ -95,8 +95,10 @@ def second_stage_task(wanted: Experiment, change: Any) -> tuple[Any, Task, Any]:
         (lambda leaves: {n: t.double() for n, t in leaves.items()}, "different shape or type"),
         (lambda leaves: dict(list(leaves.items())[1:]), "others, or more or fewer"),
         (lambda leaves: leaves | {f"leaves.{k}.x": torch.zeros(1) for k in range(9)}, "the job has at most 2"),
+        (lambda leaves: {n: torch.full_like(t, torch.nan) for n, t in leaves.items()}, "not finite"),
+        (lambda leaves: {n: torch.full_like(t, torch.inf) for n, t in leaves.items()}, "not finite"),
     ],
-    ids=["shape", "type", "fewer", "more"],
+    ids=["shape", "type", "fewer", "more", "NaN", "infinite"],
 )
 def test_a_site_refuses_leaves_that_are_not_the_jobs(change: Any, message: str) -> None:
     site, lie, handler = second_stage_task(ensemble(OVER), change)

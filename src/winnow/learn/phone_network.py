@@ -5,6 +5,7 @@ A sample is one packed row: acoustic frames, word identifiers and phone numbers,
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 BRANCH = "branch"
 """The part that parties share; whatever else the network has stays with each of them."""
@@ -60,8 +61,13 @@ class PhoneTransferNet(nn.Module):
         outputs: int,
         sounds: bool,
         uses_phones: bool,
+        phone_length: float | None = None,
     ) -> None:
+        """With `phone_length` the fusion reads the branch's hidden layer as a vector of that length. Noise makes
+        weights, and so what they give, larger with every step: as it is, a rate that suits words is too high for it.
+        """
         super().__init__()
+        self.phone_length = phone_length
         self.frames, self.bands, self.word_length, self.uses_phones = frames, bands, word_length, uses_phones
         self.speech = nn.Sequential(nn.Conv1d(bands, width, 5, padding=2), nn.ReLU(), nn.AdaptiveAvgPool1d(1))
         self.text = nn.Embedding(words, width)
@@ -74,9 +80,13 @@ class PhoneTransferNet(nn.Module):
         heard = self.speech(frames.transpose(1, 2)).squeeze(2) * spoken
         present = (words != 0).to(x.dtype).unsqueeze(-1)
         read = (self.text(words) * present).sum(1) / present.sum(1).clamp_min(1)
-        joined = [heard + read] + [self.branch.hidden(phones)] * self.uses_phones
+        joined = [heard + read] + [self._read_phones(phones)] * self.uses_phones
         outputs: Tensor = self.fusion(torch.cat(joined, dim=1))
         return outputs
+
+    def _read_phones(self, phones: Tensor) -> Tensor:
+        hidden: Tensor = self.branch.hidden(phones)
+        return hidden if self.phone_length is None else self.phone_length * functional.normalize(hidden, dim=1)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Frames [n, frames, bands], words and phones of packed rows."""

@@ -43,6 +43,8 @@ class LeafOutputs:
         for name in part:
             if spec_of(part, name) != spec_of(self._like, name):
                 raise ModelError(f"the task's leaves do not match the job's: {name} has a different shape or type")
+            if not torch.isfinite(part[name]).all():
+                raise ModelError(f"the task's leaves do not match the job's: {name} has numbers that are not finite")
 
     @torch.no_grad()
     def features(self, part: Arrays, x: Tensor) -> Tensor:

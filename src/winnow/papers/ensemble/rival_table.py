@@ -1,7 +1,6 @@
 """A table of an ensemble and its rivals, each tuned on seeds of its own, and their paired differences from FL."""
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ class RivalTable(PaperItem):
 
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[ResultLine]:
         known = dict(lines)
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(wanted.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
             for seeds in self._stages(wanted):
                 found = [
                     pool.submit(self.measure_rows, rows, tried, seed, wanted)

@@ -3,135 +3,117 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal, TypeAlias
 
-from winnow.config.resolve import resolve
 from winnow.data.pacs import DOMAINS
+from winnow.papers.fedclip.adapter_methods import FEDCLIP_ROW, PUBLISHED, SHORT, FedClipMethod, cases, method_run
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
-from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.papers.result_json_lines import ResultLines, run_result_lines
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 
-PRESET = "fedclip-pacs"
-FROZEN_ITEM = "unseen"
-"""The item that has FedCLIP's own runs."""
-SHORT = {"art_painting": "Art", "cartoon": "Cartoon", "photo": "Photo", "sketch": "Sketch"}
-PUBLISHED = {
-    "scratch-fedavg": (31.54, 43.69, 44.55, 36.29),
-    "scratch-fedprox": (29.79, 46.80, 44.67, 35.12),
-    "whole-fedavg": (53.08, 80.08, 90.00, 76.99),
-    "whole-fedprox": (66.06, 87.33, 91.68, 78.42),
-    "fedclip": (96.34, 97.91, 99.76, 85.59),
-}
-"""The paper's table 2, with CLIP (ViT-B/32) and AlexNet."""
+TUNING_SEEDS = (100,)
+"""Seeds that rates are compared on, and no table shows."""
 
-SCRATCH = (
-    "model={name='cnn', channels=[8, 16], hidden=128, norm='group'}",
-    "local={name='sgd', epochs=1, batch_size=32, learning_rate=0.01, momentum=0.9}",
-    "data.scale=default",
-)
-WHOLE = (
-    "model={name='efficientnet-lite0', side=128}",
-    "local={name='sgd', epochs=1, batch_size=32, learning_rate=0.01, momentum=0.9}",
-    "data.scale=none",
-    "engine.execution=loop",
-)
-PROBE = ("model={name='linear'}",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedClipMethod:
-    """A row: an algorithm with its settings."""
-
-    name: str
-    title: str
-    algorithm: str
-    settings: tuple[str, ...] = ()
-    seeds: int | None = None
-    """At most so many, where a run takes thousands of times as long as others."""
-    alone: bool = False
-    """Whether each client trains by itself; the row is the mean over them."""
-    rounds: int | None = None
-
-    @property
-    def encodes(self) -> bool:
-        """Whether the encoder is frozen: settings that name pixels train a network on them."""
-        return not any(setting.startswith("data.scale") for setting in self.settings)
-
-
-FEDCLIP_ROW = FedClipMethod(name="fedclip", title="FedCLIP (attention adapter)", algorithm="fedclip")
-FROZEN = (
-    FedClipMethod(name="zero-shot", title="Zero-shot", algorithm="fedclip", settings=("model.kind=none",), rounds=1),
-    FedClipMethod(name="alone", title="FedCLIP's adapter, each client alone", algorithm="fedclip", alone=True),
-    FedClipMethod(name="probe", title="Linear probe, aligned features", algorithm="fedclip", settings=PROBE),
-    FedClipMethod(
-        name="probe-1280",
-        title="Linear probe, all 1,280 features",
-        algorithm="fedclip",
-        settings=(*PROBE, "encode.align=none"),
-    ),
-    FedClipMethod(
-        name="text-head", title="Head that starts as the texts", algorithm="fedclip", settings=("model.kind=head",)
-    ),
-    FedClipMethod(name="text", title="Text adapter", algorithm="fedclip", settings=("model.kind=text",)),
-    FedClipMethod(
-        name="bottleneck", title="Bottleneck adapter", algorithm="fedclip", settings=("model.kind=bottleneck",)
-    ),
-    FEDCLIP_ROW,
-)
-TRAINED = (
-    FedClipMethod(name="scratch-fedavg", title="FedAvg, small network", algorithm="fedavg", settings=SCRATCH),
-    FedClipMethod(name="scratch-fedprox", title="FedProx, small network", algorithm="fedprox", settings=SCRATCH),
-    FedClipMethod(name="whole-fedavg", title="FedAvg, whole encoder", algorithm="fedavg", settings=WHOLE, seeds=2),
-    FedClipMethod(name="whole-fedprox", title="FedProx, whole encoder", algorithm="fedprox", settings=WHOLE, seeds=2),
-)
-
-
-def method_run(
-    item: str, method: FedClipMethod, name: str, sets: Sequence[str], seed: int, wanted: ReproductionOptions
-) -> PaperRun:
-    """The run of a row."""
-    given = (*sets, *method.settings, *wanted.sets)
-    rounds = method.rounds or wanted.rounds
-    experiment = resolve(PRESET, sets=given, algorithm=method.algorithm, seed=seed, rounds=rounds)
-    if not method.encodes:
-        experiment = experiment.model_copy(update={"encode": None})
-    return PaperRun(item=item, algorithm=name, experiment=experiment)
+Score: TypeAlias = Literal["best", "test_best", "local_test_best"]
+"""Of a run's best round by the reference set: on that set, on the style left out, on the clients' own pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainTable(PaperItem):
-    """Four tasks, in each of which another style is left out."""
+    """Four tasks, in each of which another style is left out. Where there are rates to choose from, every row has the
+    one that is best for it on the tuning seeds' reference sets, by the mean over the four tasks.
+    """
 
     methods: tuple[FedClipMethod, ...]
     about: str
     heavy: bool = False
+    rates: tuple[float, ...] = ()
+    fedclip: "DomainTable | None" = None
+    """The table with FedCLIP's own runs, where this has none."""
 
     @property
     def needs_gpu(self) -> bool:
         return self.heavy
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
-        return [
-            method_run(self.name, method, name, sets, seed, wanted)
+        tuning = [
+            run
+            for method in self.methods
+            for rate in self._candidates(method)
+            for seed in TUNING_SEEDS
+            for run in self._task_runs(method, rate, seed, wanted)
+        ]
+        chosen = {method: self.chosen(method, wanted.known) for method in self.methods}
+        return tuning + [
+            run
             for seed in range(wanted.seeds)
             for method in self.methods
-            if method.seeds is None or seed < method.seeds
-            for target in DOMAINS
-            for name, sets in _cases(method, target)
+            if (method.seeds is None or seed < method.seeds)
+            if chosen[method] is not None or not self._candidates(method)
+            for run in self._task_runs(method, chosen[method], seed, wanted)
         ]
 
+    def _task_runs(
+        self, method: FedClipMethod, rate: float | None, seed: int, wanted: ReproductionOptions
+    ) -> list[PaperRun]:
+        own = () if rate is None else (f"local.learning_rate={rate:g}",)
+        return [
+            method_run(self.name, method, run_name(case, rate), (*own, *sets), seed, wanted)
+            for target in DOMAINS
+            for case, sets in cases(method, target)
+        ]
+
+    def _candidates(self, method: FedClipMethod) -> tuple[float, ...]:
+        return self.rates if method.trains else ()
+
+    def chosen(self, method: FedClipMethod, lines: ResultLines) -> float | None:
+        """The rate that a row runs with, the first of equals; None where there is none, or it is not known yet."""
+        scores = [self.tuning_score(method, rate, lines) for rate in self._candidates(method)]
+        known = [score for score in scores if score is not None]
+        return self.rates[known.index(max(known))] if known and len(known) == len(scores) else None
+
+    def tuning_score(self, method: FedClipMethod, rate: float, lines: ResultLines) -> float | None:
+        """The mean over tasks and tuning seeds, once all of them have run."""
+        found = self._by_target(method, rate, lines, "best", TUNING_SEEDS)
+        scores = [score for each in found.values() for score in each.values()]
+        return fmean(scores) if len(scores) == len(DOMAINS) * len(TUNING_SEEDS) else None
+
+    def scores(self, method: FedClipMethod, lines: ResultLines, what: Score) -> dict[str, dict[int, float]]:
+        """By target and reported seed, in %, with the row's own rate; as long as none is chosen, with the first that
+        was run.
+        """
+        rate = self.chosen(method, lines)
+        tried = self._candidates(method) if rate is None else (rate,)
+        found = (self._by_target(method, each, lines, what, range(TUNING_SEEDS[0])) for each in (tried or (None,)))
+        return next((each for each in found if each), {})
+
+    def _by_target(
+        self, method: FedClipMethod, rate: float | None, lines: ResultLines, what: Score, seeds: Sequence[int]
+    ) -> dict[str, dict[int, float]]:
+        """Where clients train alone, the mean over them."""
+        found: dict[str, dict[int, float]] = {}
+        for target in DOMAINS:
+            runs = [run_result_lines(lines, self.name, run_name(case, rate)) for case, _ in cases(method, target)]
+            known = [{run.seed: score for run in each if (score := getattr(run, what)) is not None} for each in runs]
+            both = [seed for seed in seeds if all(seed in each for each in known)]
+            if both:
+                found[target] = {seed: 100 * fmean(each[seed] for each in known) for seed in both}
+        return found
+
     def has_results(self, lines: ResultLines) -> bool:
-        return any(_scores(self.name, method, lines, "test") for method in self.methods)
+        return any(self.scores(method, lines, "test_best") for method in self.methods)
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         if not self.has_results(lines):
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
         header = ("Method", *(SHORT[domain] for domain in DOMAINS), "Mean")
-        unseen, own = (
-            [self._row(method, lines, what) for method in self.methods if _scores(self.name, method, lines, what)]
-            for what in ("test", "own")
-        )
+        found: list[list[list[str]]] = [
+            [self._row(method, scores) for method in self.methods if (scores := self.scores(method, lines, what))]
+            for what in ("test_best", "local_test_best")
+        ]
+        unseen, own = found
         published = [_published_row(method) for method in self.methods if method.name in PUBLISHED]
         return [
             TextBlock(self.about),
@@ -144,10 +126,10 @@ class DomainTable(PaperItem):
             ),
             TableBlock("The paper's accuracy on the style left out, with CLIP and AlexNet, in %.", header, published),
             *self._verdicts(lines),
+            *self._tuning_table(lines),
         ]
 
-    def _row(self, method: FedClipMethod, lines: ResultLines, what: str) -> list[str]:
-        found = _scores(self.name, method, lines, what)
+    def _row(self, method: FedClipMethod, found: dict[str, dict[int, float]]) -> list[str]:
         cells = [
             mean_sd_text(MeanAndSd.of(found[domain].values()), 1) if domain in found else "–" for domain in DOMAINS
         ]
@@ -156,49 +138,43 @@ class DomainTable(PaperItem):
 
     def _verdicts(self, lines: ResultLines) -> list[PageBlock]:
         """FedCLIP against the rows of this table, seed by seed."""
-        own = _means(_scores(FROZEN_ITEM, FEDCLIP_ROW, lines, "test"))
+        own = _means((self.fedclip or self).scores(FEDCLIP_ROW, lines, "test_best"))
         rows = []
         for method in self.methods:
-            theirs = _means(_scores(self.name, method, lines, "test"))
+            theirs = _means(self.scores(method, lines, "test_best"))
             gaps = [own[seed] - theirs[seed] for seed in own if seed in theirs]
             if gaps and method is not FEDCLIP_ROW:
                 rows.append([method.title, _text(gaps), f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}"])
         caption = "FedCLIP's mean over the four styles left out, less each other row's, in points, paired by seed."
         return [TableBlock(caption, ("FedCLIP less …", "Points", "Seeds in which it is higher"), rows)] if rows else []
 
+    def _tuning_table(self, lines: ResultLines) -> list[PageBlock]:
+        rows = []
+        for method in self.methods:
+            scores = [self.tuning_score(method, rate, lines) for rate in self._candidates(method)]
+            chosen = self.chosen(method, lines)
+            if any(score is not None for score in scores):
+                cells = [_tuned_text(score, rate == chosen) for rate, score in zip(self.rates, scores, strict=True)]
+                rows.append([method.title, *cells])
+        caption = (
+            "What rates were chosen by: accuracy on the reference set in %, mean over the four tasks, on seed"
+            f" {' and '.join(map(str, TUNING_SEEDS))}, which is in no other table. A star marks the choice."
+        )
+        header = ("Method", *(f"{rate:g}" for rate in self.rates))
+        return [TableBlock(caption, header, rows)] if rows else []
+
+
+def run_name(case: str, rate: float | None) -> str:
+    """What runs of a case with a rate are called."""
+    return case if rate is None else f"{case}@{rate:g}"
+
+
+def _tuned_text(score: float | None, is_chosen: bool) -> str:
+    return "not run" if score is None else f"{score:.2f}{' *' if is_chosen else ''}"
+
 
 def _text(values: Iterable[float]) -> str:
     return mean_sd_text(MeanAndSd.of(values), 1)
-
-
-def _cases(method: FedClipMethod, target: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The names and settings of the runs that make one cell."""
-    left_out = (f"data.left_out=['{target}']",)
-    if not method.alone:
-        return [(f"{method.name}-{target}", left_out)]
-    clients = [domain for domain in DOMAINS if domain != target]
-    return [(f"{method.name}-{client}-{target}", (*left_out, _only(client, clients))) for client in clients]
-
-
-def _only(client: str, clients: Sequence[str]) -> str:
-    trust = ", ".join(f"{each} = {float(each == client)}" for each in clients)
-    return f"select={{name = 'trust', count = 1, trust = {{{trust}}}}}"
-
-
-def _scores(item: str, method: FedClipMethod, lines: ResultLines, what: str) -> dict[str, dict[int, float]]:
-    """By target and seed, in %; where clients train alone, the mean over them."""
-    found: dict[str, dict[int, float]] = {}
-    for target in DOMAINS:
-        runs = [run_result_lines(lines, item, name) for name, _ in _cases(method, target)]
-        by_seed = [{run.seed: score for run in each if (score := _score(run, what)) is not None} for each in runs]
-        seeds = set.intersection(*map(set, by_seed)) if by_seed else set()
-        if seeds:
-            found[target] = {seed: 100 * fmean(each[seed] for each in by_seed) for seed in sorted(seeds)}
-    return found
-
-
-def _score(run: RunResultLine, what: str) -> float | None:
-    return run.test_best if what == "test" else run.local_test_best
 
 
 def _means(found: dict[str, dict[int, float]]) -> dict[int, float]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.papers.fedclip.domain_table import FedClipMethod, method_run
+from winnow.papers.fedclip.adapter_methods import FedClipMethod, method_run
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, run_result_lines

@@ -35,6 +35,7 @@ class TransferRow:
     fused: bool = True
     sounds: bool = True
     epsilon: float = inf
+    phone_length: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def _trained(
         "rounds": setting.rounds,
         "seed": seed,
         "data": {"reference": 1, "test": 0},
-        "model": {"name": "phones", "fused": row.fused, "sounds": row.sounds},
+        "model": {"name": "phones", "fused": row.fused, "sounds": row.sounds, "phone_length": row.phone_length},
         "select": {"fraction": 1.0},
         "local": {"name": "sgd", "learning_rate": rate, "momentum": 0.0, "batch_size": BATCH, "steps": STEPS},
         "client": _client(row.epsilon, setting.rounds, sizes),

@@ -5,7 +5,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing import get_context
-from os import cpu_count
 
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
@@ -20,6 +19,8 @@ BOTH = ((SPEECH,), (TEXT,))
 PARTIES = (SPEECH, TEXT)
 ALONE, WITH_PHONES = ("alone-speech", "alone-text"), ("phones-speech", "phones-text")
 NOTHING = "–"
+LENGTH = 2.0
+"""Of what the fusion reads of phones, where it is scaled: about that of a mean of word vectors."""
 OURS = tuple(
     TransferRow(name=f"ours-{each:g}", title=f"Private fusion (ours), ε = {each:g}", parties=BOTH, epsilon=each)
     for each in (1.0, 5.0, 10.0, 15.0)
@@ -33,6 +34,10 @@ ROWS = (
     TransferRow(name="averaged", title="Shared part averaged, no table of sounds, ε = ∞", parties=BOTH, sounds=False),
     *OURS,
     TransferRow(name="ours-inf", title="Private fusion (ours), ε = ∞", parties=BOTH),
+    TransferRow(
+        name="scaled-10", title="The same, phones scaled, ε = 10", parties=BOTH, epsilon=10.0, phone_length=LENGTH
+    ),
+    TransferRow(name="scaled-inf", title="The same, phones scaled, ε = ∞", parties=BOTH, phone_length=LENGTH),
 )
 
 
@@ -41,6 +46,7 @@ class TransferTable(PaperItem):
     speech: int
     text: int
     about: str
+    rows: tuple[TransferRow, ...] = ROWS
 
     @property
     def names(self) -> set[str]:
@@ -51,21 +57,26 @@ class TransferTable(PaperItem):
 
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[MeasuredResultLine]:
         find_prepared(wanted.data_directory)
-        setting = TransferSetting(
+        missing = self._missing(wanted, lines)
+        with ProcessPoolExecutor(wanted.workers, get_context("spawn")) as pool:
+            rows, seeds = zip(*missing, strict=True)
+            yield from pool.map(measure_row, repeat(self.setting(wanted)), rows, seeds)
+
+    def setting(self, wanted: ReproductionOptions) -> TransferSetting:
+        return TransferSetting(
             item=self.name,
             speech=self.speech,
             text=self.text,
             rounds=wanted.rounds or ROUNDS,
             directory=wanted.data_directory,
         )
-        missing = self._missing(wanted, lines)
-        with ProcessPoolExecutor(max(1, (cpu_count() or 2) // 2), get_context("spawn")) as pool:
-            rows, seeds = zip(*missing, strict=True)
-            yield from pool.map(measure_row, repeat(setting), rows, seeds)
 
     def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[TransferRow, int]]:
         return [
-            (row, seed) for seed in range(wanted.seeds) for row in ROWS if (self.name, row.name, str(seed)) not in lines
+            (row, seed)
+            for seed in range(wanted.seeds)
+            for row in self.rows
+            if (self.name, row.name, str(seed)) not in lines
         ]
 
     def has_results(self, lines: ResultLines) -> bool:
@@ -75,7 +86,7 @@ class TransferTable(PaperItem):
         found = self._found(lines)
         if not found:
             return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
-        known = [row for row in ROWS if any(line.row == row.name for line in found)]
+        known = [row for row in self.rows if any(line.row == row.name for line in found)]
         shared = [row for row in known if row.name not in (*ALONE, *WITH_PHONES)]
         header = ("", "speech party", "text party")
         scores = "F1 (mean of both classes, in percent) ± standard deviation over seeds; their number in brackets."

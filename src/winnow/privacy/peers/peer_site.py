@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from winnow.core import Failure, Handler, Outcome, Payload, Population, Reply, Task
+from winnow.core import Failure, Handler, Outcome, Payload, Population, Reply, Task, stream
 from winnow.core.message_decoding import UnreadableError
 from winnow.learn.aggregation import Contribution, PartialAggregation
 from winnow.learn.learning_site import LearningSite
@@ -188,7 +188,8 @@ def average_models(messages: Mapping[int, bytes], boxes: Mapping[int, bytes], li
     sizes = np.ones(max(messages) + 1, np.int64)
     for sender, (message, _) in counted.items():
         sizes[sender] = message.samples
-    fold = PartialAggregation().start(like, Population(sizes=sizes), len(counted))
+    unused = stream(0, "aggregate")  # a mean draws nothing
+    fold = PartialAggregation().start(like, Population(sizes=sizes), len(counted), unused)
     for sender, (_, model) in counted.items():
         fold.add(Contribution(model=model, client=sender))
     return fold.finish()
