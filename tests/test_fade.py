@@ -2,13 +2,16 @@
 
 import math
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+import winnow
 from few_label_clients import CLIENTS, LOCAL, MOST_WAYS_SLOW, assert_cohort, changed, epochs_of, training, world
 from winnow.core import ConfigError, Reply, Task
 from winnow.learn.algorithms.fade import FadeUpdate
@@ -80,6 +83,47 @@ def test_features_begin_to_hide_the_domain_bit_by_bit() -> None:
     assert method.strength(1) == 0
     assert method.strength(4) == pytest.approx(math.tanh(1.5))
     assert FadeUpdate(ramp_rounds=0).strength(1) == 1
+
+
+def shifted_owners(folder: Path) -> Path:
+    """Two classes, apart along one axis. Two owners' samples lie elsewhere, so far along this axis, too, that what the
+    others' labels teach calls most of them one class; a combination of both axes knows nothing of the shift.
+    """
+    rng = np.random.default_rng(0)
+    lines = ["owner,first,second,kind"]
+    for owner, shift in (("a", (0, 0)), ("b", (0, 0)), ("c", (5, 4)), ("d", (5, 4))):
+        kinds = rng.integers(0, 2, 400)
+        places = np.stack([6 * kinds - 3, 0 * kinds], 1) + rng.normal(size=(400, 2)) + shift
+        lines += [f"{owner},{x:.4f},{y:.4f},{kind}" for (x, y), kind in zip(places, kinds, strict=True)]
+    file = folder / "shifted.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_a_domain_that_is_shifted_is_learnt_without_its_labels(tmp_path: Path) -> None:
+    """0.565 without the domain head and 0.96 with it; seed 1: 0.55 and 0.97."""
+    settings = {
+        "data": {
+            "path": str(shifted_owners(tmp_path)),
+            "targets": "kind",
+            "owner": "owner",
+            "test_owners": ["c", "d"],
+            "labels": {"at": "some", "without": ["c", "d"]},
+            "reference": 200,
+            "test": 100,
+        },
+        "model": {"name": "mlp", "hidden": [8]},
+        "algorithm": "fade",
+        "rounds": 60,
+        "select": {"fraction": 1.0},
+        "local": {"name": "sgd", "steps": 3, "batch_size": 32, "learning_rate": 0.1},
+        "quality": {"evidence": []},
+    }
+    alone, helped = (
+        winnow.run({**settings, "client": {"factor": factor, "ramp_rounds": 30}}).history[-1]["reference.accuracy"]
+        for factor in (0, 5)
+    )
+    assert helped > alone + 0.2
 
 
 def test_the_spread_within_clusters_is_that_of_pairs() -> None:

@@ -115,7 +115,9 @@ def test_the_server_moves_its_centres_to_those_of_clients() -> None:
 
 
 def folded(models: list[dict[str, Tensor]], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    fold = OrchestraAggregation(steps=100).start(like, Population(sizes=np.array([10, 30, 20])), 3)
+    fold = OrchestraAggregation(steps=100).start(
+        like, Population(sizes=np.array([10, 30, 20])), 3, np.random.default_rng()
+    )
     for client, model in enumerate(models):
         fold.add(Contribution(model=model, client=client, metrics={}))
     return dict(fold.finish())

@@ -57,33 +57,33 @@ def test_every_row_has_as_many_candidates_on_seeds_that_no_table_shows() -> None
 
 
 def test_a_row_runs_with_its_best_candidate_once_all_are_known() -> None:
-    item, wanted = table("mnist-iid-falling"), ReproductionOptions(seeds=1)
+    item, wanted = table("mnist-iid"), ReproductionOptions(seeds=1)
     assert {run.experiment.seed for run in item.runs(wanted)} == set(TUNING_SEEDS), "nothing is chosen yet"
-    known = tuned(item, "local.learning_rate=0.1")
+    known = tuned(item, "local.learning_rate=0.03")
     rates = {
         run.algorithm: run.experiment.local.learning_rate
         for run in item.runs(ReproductionOptions(seeds=1, known=known))
         if run.experiment.seed == 0
     }
     assert rates == {
-        "labelled-only": 0.1,
-        "fixmatch": 0.1,
+        "labelled-only": 0.03,
+        "fixmatch": 0.03,
         "fedmatch": 0.003,  # its candidates are others, and equal here: the first
-        "semifl": 0.1,
-        "all-labels": 0.1,
+        "semifl": 0.03,
+        "all-labels": 0.03,
     }
-    partial = {key: line for key, line in known.items() if key[1] != "semifl@local.learning_rate=0.03"}
+    partial = {key: line for key, line in known.items() if key[1] != "semifl@local.learning_rate=0.01"}
     rows = {run.algorithm for run in item.runs(ReproductionOptions(seeds=1, known=partial))}
     assert "fixmatch" in rows
     assert "semifl" not in rows
 
 
 def test_tables_of_one_preset_share_a_choice_and_so_do_ways_of_selecting() -> None:
-    known = tuned(table("mnist-iid-falling"), "local.learning_rate=0.1")
-    runs = table("mnist-foreign-falling").runs(ReproductionOptions(seeds=1, known=known))
-    assert {run.item for run in runs if "@" in run.algorithm} == {"mnist-iid-falling"}
-    rates = {run.algorithm: run.experiment.local.learning_rate for run in runs if run.item == "mnist-foreign-falling"}
-    assert rates == dict.fromkeys(("labelled-only", "fixmatch", "semifl", "semifl-profile", "all-labels"), 0.1)
+    known = tuned(table("mnist-iid"), "local.learning_rate=0.03")
+    runs = table("mnist-foreign").runs(ReproductionOptions(seeds=1, known=known))
+    assert {run.item for run in runs if "@" in run.algorithm} == {"mnist-iid"}
+    rates = {run.algorithm: run.experiment.local.learning_rate for run in runs if run.item == "mnist-foreign"}
+    assert rates == dict.fromkeys(("labelled-only", "fixmatch", "semifl", "semifl-profile", "all-labels"), 0.03)
 
 
 def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
@@ -109,7 +109,7 @@ def test_it_runs_resumes_and_shows_what_it_has(tmp_path: Path, capsys: pytest.Ca
     command = [
         "reproduce",
         "few-labels",
-        "mnist-iid-falling",
+        "mnist-iid",
         "--seeds",
         "1",
         "--rounds",

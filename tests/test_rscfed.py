@@ -73,7 +73,7 @@ def test_groups_agree_on_weights_by_distance() -> None:
     labelled = np.array([1, 0, 0, 0, 0.5, 0])
     rule = ConsensusAggregation(groups=2, group_size=3, beta=40.0, labelled_beta=7.0, labelled_weight=6.0)
     like = {"w": torch.zeros(3, 2), "b": torch.zeros(3)}
-    fold = rule.start_round(like, Population(sizes=sizes), 6, stream(1, "aggregate", 2))
+    fold = rule.start(like, Population(sizes=sizes), 6, stream(1, "aggregate", 2))
     for client, model in enumerate(models):
         tensors = {name: torch.tensor(value, dtype=torch.float32) for name, value in model.items()}
         fold.add(Contribution(model=tensors, client=client, metrics={"labelled": float(labelled[client])}))

@@ -76,13 +76,8 @@ class AggregationRule(Choice, AlgorithmPart):
         return self
 
     @abstractmethod
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold: ...
-
-    def start_round(
-        self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator
-    ) -> Fold:
-        """As `start`, for a round of `schedule.name = "rounds"`, with randomness for rules that draw."""
-        return self.start(model, population, cohort_size)
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
+        """Begin with a round's updates; `rng` is for rules that draw, and another in every round."""
 
 
 class WeightedSum:
@@ -139,7 +134,7 @@ class FullAggregation(AggregationRule):
     def takes_weights(self) -> bool:
         return True
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         return _FullFold(model, population.sizes)
 
 
@@ -182,7 +177,7 @@ class PartialAggregation(AggregationRule):
     def takes_weights(self) -> bool:
         return self.weights != "scheme-2"  # whose weights must add up to one on average
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         sizes = population.sizes
         if self.weights == "uniform":
             return _PartialFold(model, np.ones(len(sizes)), normalise=True)
@@ -229,6 +224,6 @@ class TrustAggregation(AggregationRule):
     def for_clients(self, names: Sequence[str]) -> AggregationRule:
         return self.model_copy(update={"trust": trust_by_key(self.trust, names, "aggregate.trust")})
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         trusts = np.array([self.trust[client_key(number)] for number in range(len(population))])
         return _PartialFold(model, trusts if self.weights == "uniform" else trusts * population.sizes, normalise=True)

@@ -204,7 +204,7 @@ class EfficientNetModel(ModelSettings):
 class PhonesModel(ModelSettings):
     """Private towers for speech and text, a shared branch over phones, and a private fusion; over packed rows of
     frames × bands energies, word identifiers and phone numbers. Without `sounds` the branch has no table of what phones
-    sound like, without `fused` the fusion sees the tower alone.
+    sound like, without `fused` the fusion sees the tower alone. `phone_length` scales what it sees of phones.
     """
 
     name: Literal["phones"] = "phones"
@@ -216,6 +216,7 @@ class PhonesModel(ModelSettings):
     width: Width = 32
     sounds: bool = True
     fused: bool = True
+    phone_length: float | None = Field(None, gt=0)
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
         least = self.frames * self.bands + self.words + 1
@@ -234,6 +235,7 @@ class PhonesModel(ModelSettings):
             outputs=outputs,
             sounds=self.sounds,
             uses_phones=self.fused,
+            phone_length=self.phone_length,
         )
 
 

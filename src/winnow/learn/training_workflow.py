@@ -164,9 +164,13 @@ class TrainingWorkflow(TrainingState):
             byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
         )
 
-    def _start_fold(self, population: Population, awaited: int) -> Fold:
+    def start_aggregation(self, population: Population, updates: int) -> Fold:
+        """For so many updates to the shared model, in this round."""
         rng = stream(self._plan.seed, "aggregate", self.round)
-        fold = self._plan.algorithm.aggregate.start_round(self.shared, population, awaited, rng)
+        return self._plan.algorithm.aggregate.start(self.shared, population, updates, rng)
+
+    def _start_fold(self, population: Population, awaited: int) -> Fold:
+        fold = self.start_aggregation(population, awaited)
         return fold if self.assessor is None else self.assessor.policy.fold(fold)
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:

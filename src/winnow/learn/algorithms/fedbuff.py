@@ -102,13 +102,12 @@ def _fold(arrived: Sequence[Outcome], training: TrainingWorkflow, federation: Fe
     ordered = sorted(arrived, key=lambda outcome: outcome.task.client)
     sound, refused, answered = check_replies(ordered, training.expected)
     moved = [_moved(reply, training.shared, training.round - 1) for reply in sound]
-    aggregate, population = training.algorithm.aggregate, federation.population
     counts = {reply.task.client: 1 for reply in sound}
     folded, model, parts = fold_finite(
         moved,
         refused,
         counts,
-        lambda: aggregate.start(training.shared, population, len(arrived)),
+        lambda: training.start_aggregation(federation.population, len(arrived)),
         simulated=federation.simulated,
     )
     return RoundResult(model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered)

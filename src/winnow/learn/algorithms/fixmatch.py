@@ -58,9 +58,14 @@ class FixMatchGradient(GradientRule):
 
     @staticmethod
     def _count(at: StepContext, batch: Batch, guesses: Tensor) -> None:
-        inside = batch.weight > 0
-        at.memory[SEEN].add_(inside.sum(1, keepdim=True))
-        at.memory[SURE].add_(((guesses.view(inside.shape) >= 0) & inside).sum(1, keepdim=True))
+        sure = guesses.view(batch.weight.shape) >= 0
+        if batch.full:
+            at.memory[SEEN].add_(batch.weight.shape[1])
+        else:
+            inside = batch.weight > 0
+            sure &= inside
+            at.memory[SEEN].add_(inside.sum(1, keepdim=True))
+        at.memory[SURE].add_(sure.sum(1, keepdim=True))
 
 
 class FixMatchUpdate(ClientUpdate):

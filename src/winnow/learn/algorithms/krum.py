@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -40,7 +41,7 @@ class KrumRule(AggregationRule):
     def averaged_count(self, updates: int) -> int:
         """How many of so many updates, those with the lowest scores, are averaged."""
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         if cohort_size < self.min_clients:
             raise ModelError(
                 f"aggregate: this rule needs {self.min_clients} updates per round, but the round has {cohort_size}; "

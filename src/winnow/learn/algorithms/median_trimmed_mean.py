@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -32,7 +33,7 @@ class CoordinateWiseRule(AggregationRule):
     def trimmed_count(self, count: int) -> int:
         """How many of so many values are left out on either side."""
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         return _MiddleFold(self, model)
 
 

@@ -3,6 +3,7 @@
 from statistics import median
 from typing import Literal
 
+import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -23,8 +24,8 @@ class NormBound(AggregationRule):
     name: Literal["norm-bound"] = "norm-bound"
     bound: float | None = Field(None, gt=0)
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
-        return _BoundedFold(self.bound, model, PartialAggregation().start(model, population, cohort_size))
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
+        return _BoundedFold(self.bound, model, PartialAggregation().start(model, population, cohort_size, rng))
 
 
 class _BoundedFold:

@@ -160,7 +160,7 @@ class OrchestraAggregation(AggregationRule):
     temperature: float = Field(0.1, gt=0)
     steps: int = Field(500, ge=1, le=10_000)
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         return _OrchestraFold(self, model, population)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from winnow.core import Population
@@ -39,7 +40,7 @@ class FairAggregation(AggregationRule):
     def needs_start_loss(self) -> bool:
         return True
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         return _FairFold(self.q, model)
 
 

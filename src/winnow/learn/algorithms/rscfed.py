@@ -115,12 +115,7 @@ class ConsensusAggregation(AggregationRule):
     labelled_weight: float = Field(6.0, gt=0)
     needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds", "client": "mean-teacher"}
 
-    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
-        raise NotImplementedError("groups are drawn; see start_round")
-
-    def start_round(
-        self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator
-    ) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int, rng: np.random.Generator) -> Fold:
         return _ConsensusFold(self, model, population, rng)
 
 

@@ -115,7 +115,7 @@ def _fold(
         cache.write(client, {MODEL: training.shared})
     _store(arrived.picked, cache)
     population = federation.population
-    fold = training.algorithm.aggregate.start(training.shared, population, len(population))
+    fold = training.start_aggregation(population, len(population))
     for client in range(len(population)):
         fold.add(Contribution(model=_entry(cache, client, training.initial), client=client))
     _store(arrived.surplus, cache)

@@ -13,8 +13,8 @@ from winnow.learn.stack.flat_client_data import TensorData
 Change: TypeAlias = Callable[[Tensor, SampleDraws], Tensor]
 """Augmentation: every sample in its own way, by draws of its own."""
 
-BYTES_AHEAD = 1 << 24
-"""So much of a draw is changed together, or else the samples of one step."""
+BYTES_AHEAD, BYTES_AHEAD_ON_CPU = 1 << 24, 1 << 21
+"""So much of a draw is changed together, or else the samples of one step. More leaves a processor's caches."""
 
 
 class _Block(NamedTuple):
@@ -44,7 +44,8 @@ class ChangedSamples:
     def _changed(self, change: Change, keys: Tensor, draw: int, step: int) -> _Block:
         """Of this step and as many of the next as fit."""
         rows = self.rows[draw]
-        most = max(1, BYTES_AHEAD // max(1, rows[0, : len(keys)].numel() * self.data.x[:1].nbytes))
+        limit = BYTES_AHEAD_ON_CPU if self.data.device.type == "cpu" else BYTES_AHEAD
+        most = max(1, limit // max(1, rows[0, : len(keys)].numel() * self.data.x[:1].nbytes))
         rows = rows[step : step + most, : len(keys)]
         steps = range(step, step + len(rows))
         x = change(self.data.x.index_select(0, rows.flatten()), SampleDraws.of_clients(keys, rows.shape[2], steps))

@@ -117,12 +117,15 @@ class StepContext:
         """
         if all(batch.full for batch, _ in batches) and min_batch_size(self.execution.module) == 1:
             batches = [(_side_by_side(batches), 1.0)]
-        total: list[Tensor] = []
-        loss = torch.zeros(())
-        for batch, factor in batches:
+        (batch, factor), *others = batches
+        total, losses = self.gradients(parameters, batch)
+        loss = mean_loss(batch, losses)
+        if factor != 1:
+            total, loss = list(torch._foreach_mul(total, factor)), factor * loss
+        for batch, factor in others:
             gradients, losses = self.gradients(parameters, batch)
-            total = list(torch._foreach_add(total, gradients, alpha=factor)) if total else gradients
-            loss = loss.to(losses) + factor * mean_loss(batch, losses)
+            total = list(torch._foreach_add(total, gradients, alpha=factor))
+            loss = loss + factor * mean_loss(batch, losses)
         return total, loss
 
     def outputs(
@@ -152,7 +155,8 @@ class StepContext:
 
 def mean_loss(batch: Batch, losses: Tensor) -> Tensor:
     """Σ weight·loss of each client, [K], padding left out."""
-    return torch.where(batch.weight > 0, batch.weight * losses, 0).sum(1)
+    counted = batch.weight * losses
+    return (counted if batch.full else torch.where(batch.weight > 0, counted, 0)).sum(1)
 
 
 def _side_by_side(batches: Sequence[tuple[Batch, float]]) -> Batch:
@@ -162,7 +166,7 @@ def _side_by_side(batches: Sequence[tuple[Batch, float]]) -> Batch:
         torch.cat([split_clients(tensor, clients) for tensor in tensors], 1).flatten(0, 1)
         for tensors in ([batch.x for batch in each], [batch.y for batch in each])
     )
-    weight = torch.cat([factor * batch.weight for batch, factor in batches], 1)
+    weight = torch.cat([batch.weight if factor == 1 else factor * batch.weight for batch, factor in batches], 1)
     return Batch(x, y, weight, np.sum([batch.sizes for batch in each], axis=0), full=True)
 
 

@@ -53,6 +53,33 @@ FALLING = replace(
     settings=(*PHOTOS.settings, "local.decay=cosine"),
 )
 
+FEATURES = GapTable(
+    name="cifar10-features",
+    title="CIFAR-10, features without labels, two classes a client",
+    preset="few-labels-features",
+    rows=(
+        LABELLED_AT_SERVER,
+        FIXMATCH,
+        Row(name="untrained", title="Probe of the untrained network", algorithm="fed-byol", untrained_of="fed-byol"),
+        Row(name="fed-byol", title="Probe, averaged BYOL", algorithm="fed-byol"),
+        Row(name="fedu", title="Probe, FedU", algorithm="fedu"),
+        Row(name="fedema", title="Probe, FedEMA", algorithm="fedema"),
+        Row(name="orchestra", title="Probe, Orchestra", algorithm="orchestra"),
+        ALL_LABELS_AND_SERVER,
+    ),
+    about=(
+        "Five clients with 2,000 photographs of two classes each. Rows with a probe learn without any label; then"
+        " the server fits the last layer to its 4,000 labels, which the first two rows train on."
+    ),
+    heavy=True,
+)
+FALLING_FEATURES = replace(
+    FEATURES,
+    name="cifar10-features-falling",
+    title=f"{FEATURES.title}, with a rate that falls",
+    settings=("local.decay=cosine",),
+)
+
 PICTURE_TABLES = (
     GapTable(
         name="cifar10-iid",
@@ -71,28 +98,8 @@ PICTURE_TABLES = (
         about="100 clients whose classes are mixed by a Dirichlet distribution with α = 0.3; 10 in each round.",
         heavy=True,
     ),
-    GapTable(
-        name="cifar10-features",
-        title="CIFAR-10, features without labels, two classes a client",
-        preset="few-labels-features",
-        rows=(
-            LABELLED_AT_SERVER,
-            FIXMATCH,
-            Row(
-                name="untrained", title="Probe of the untrained network", algorithm="fed-byol", untrained_of="fed-byol"
-            ),
-            Row(name="fed-byol", title="Probe, averaged BYOL", algorithm="fed-byol"),
-            Row(name="fedu", title="Probe, FedU", algorithm="fedu"),
-            Row(name="fedema", title="Probe, FedEMA", algorithm="fedema"),
-            Row(name="orchestra", title="Probe, Orchestra", algorithm="orchestra"),
-            ALL_LABELS_AND_SERVER,
-        ),
-        about=(
-            "Five clients with 2,000 photographs of two classes each. Rows with a probe learn without any label; then"
-            " the server fits the last layer to its 4,000 labels, which the first two rows train on."
-        ),
-        heavy=True,
-    ),
+    FEATURES,
+    FALLING_FEATURES,
     *(_domain_table(name, owner) for name, owner in DOMAINS.items()),
     FALLING,
 )
