@@ -3,18 +3,27 @@
     python -m bench.paper_runs fedprof table3 --algorithms fedavg fedprof-full --seeds 0 1 2 --rounds 40 --out DIR
 
 Runs that were stopped go on when the command is repeated. What is finished stands in DIR/results.jsonl, which
-`winnow reproduce --from` takes.
+`winnow reproduce --from` takes; `--collect` adds what stopped runs have come to, and they still go on afterwards.
+Where rows are tuned, seeds of tuning are among `--seeds`, and settings may be chosen by what other commands have in
+`--tuned`, for which this one waits.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from winnow.cli.parallel_runs import run_many
+from winnow.config.schema import Experiment
+from winnow.core import RunError
 from winnow.experiment.run_pool import RunSpec
 from winnow.papers import PAPERS, PaperRun, ReproductionOptions
-from winnow.papers.result_json_lines import ResultLine, lines_by_key, read_lines, write_lines
+from winnow.papers.result_json_lines import ResultLine, RunResultLine, lines_by_key, read_lines, write_lines
+
+POLL_S = 5.0
 
 
 def main() -> None:
@@ -29,43 +38,112 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--collect", action="store_true", help="run nothing; take what stopped runs came to")
-    chosen = parser.parse_args()
-    wanted = ReproductionOptions(
-        seeds=max(chosen.seeds) + 1, rounds=chosen.rounds, sets=tuple(chosen.sets), data_directory=chosen.data
+    parser.add_argument("--features", type=Path, metavar="DIR", help="where frozen encoders keep what they give")
+    parser.add_argument(
+        "--tuned", type=Path, nargs="*", default=[], metavar="FILE", help="results that choose settings"
     )
-    items = PAPERS[chosen.paper].select_items([chosen.item])
-    runs = {run.key: run for item in items for run in item.runs(wanted)}
-    names = sorted({run.algorithm for run in runs.values()})
-    if unknown := set(chosen.algorithms or ()) - {*names}:
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; rows are {', '.join(names)}")
-    rows = chosen.algorithms or names
-    some = [run for run in runs.values() if run.experiment.seed in chosen.seeds and run.algorithm in rows]
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="so long for results that choose rates")
+    chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    results = chosen.out / "results.jsonl"
-    lines = lines_by_key(read_lines(results)) if results.exists() else {}
-    missing = [run for run in some if run.key not in lines]
-    kept = partial(_keep, lines, results, chosen.out, wanted)
-    if chosen.collect:
-        for run in missing:
-            kept(run)
-    else:
-        _run(missing, kept, chosen)
+    Part(chosen, parser.error).run()
 
 
-def _run(runs: Sequence[PaperRun], kept: Callable[[PaperRun], None], chosen: argparse.Namespace) -> None:
-    specs = [
-        RunSpec(experiment=run.experiment, out=run.folder(chosen.out), resume=True, data_directory=chosen.data)
-        for run in runs
-    ]
-    run_many(specs, chosen.workers, quiet=True, skip_incompatible=True, on_finished=lambda index: kept(runs[index]))
+class Part:
+    """The runs that the options ask for, and the lines that they have given so far."""
+
+    def __init__(self, chosen: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> None:
+        self._chosen, self._refuse = chosen, refuse
+        self._items = PAPERS[chosen.paper].select_items([chosen.item])
+        self._results = chosen.out / "results.jsonl"
+        self._lines = _read([self._results])
+        self._wanted = ReproductionOptions(
+            seeds=max(chosen.seeds) + 1, rounds=chosen.rounds, sets=tuple(chosen.sets), data_directory=chosen.data
+        )
+
+    def run(self) -> None:
+        """All runs; those whose settings are chosen by others' results when these are there."""
+        if self._chosen.collect:
+            self._collect()
+            return
+        until, tried = time.monotonic() + self._chosen.wait, set[tuple[str, ...]]()
+        while True:
+            missing = [run for run in self._missing() if run.key not in tried]
+            tried |= {run.key for run in missing}
+            if missing:
+                self._compute(missing)
+            elif time.monotonic() > until or self._is_complete():
+                return
+            else:
+                time.sleep(POLL_S)
+
+    def _collect(self) -> None:
+        for run in self._missing():
+            try:
+                self._keep(run)
+            except RunError as error:  # not begun, or stopped while its folder was made
+                print(f"left out: {error}")
+
+    def _missing(self) -> list[PaperRun]:
+        known = self._known()
+        return [run for run in self._runs() if not _is_whole(known.get(run.key), run)]
+
+    def _runs(self) -> list[PaperRun]:
+        """Runs of the rows and seeds, as far as their settings are known. A row has all runs that it was tuned with."""
+        wanted = replace(self._wanted, known=self._known())
+        runs = [run for item in self._items for run in item.runs(wanted)]
+        names = {_row(run) for run in runs}
+        rows = set(self._chosen.algorithms or names)
+        if unknown := rows - names:
+            self._refuse(f"no such row: {', '.join(sorted(unknown))}; rows are {', '.join(sorted(names))}")
+        return [run for run in runs if run.experiment.seed in self._chosen.seeds and _row(run) in rows]
+
+    def _known(self) -> dict[tuple[str, ...], ResultLine]:
+        return {**_read(self._chosen.tuned), **self._lines}
+
+    def _is_complete(self) -> bool:
+        return {run.experiment.seed for run in self._runs()} >= {*self._chosen.seeds}
+
+    def _compute(self, runs: Sequence[PaperRun]) -> None:
+        specs = [
+            RunSpec(
+                experiment=_with_features(run.experiment, self._chosen.features),
+                out=run.folder(self._chosen.out),
+                resume=True,
+                data_directory=self._chosen.data,
+            )
+            for run in runs
+        ]
+        finished = partial(_call_with, self._keep, runs)
+        run_many(specs, self._chosen.workers, quiet=True, skip_incompatible=True, on_finished=finished)
+
+    def _keep(self, run: PaperRun) -> None:
+        line = run.line(self._chosen.out, self._wanted)
+        self._lines[line.key] = line
+        write_lines(self._results, self._lines)
 
 
-def _keep(
-    lines: dict[tuple[str, ...], ResultLine], results: Path, out: Path, wanted: ReproductionOptions, run: PaperRun
-) -> None:
-    line = run.line(out, wanted)
-    lines[line.key] = line
-    write_lines(results, lines)
+def _is_whole(line: ResultLine | None, run: PaperRun) -> bool:
+    return isinstance(line, RunResultLine) and line.rounds >= run.experiment.rounds
+
+
+def _row(run: PaperRun) -> str:
+    """Its row or curve, whatever settings are tried."""
+    return run.algorithm.partition("@")[0]
+
+
+def _read(files: Iterable[Path]) -> dict[tuple[str, ...], ResultLine]:
+    return dict(lines_by_key(line for file in files if file.exists() for line in read_lines(file)))
+
+
+def _with_features(experiment: Experiment, folder: Path | None) -> Experiment:
+    if folder is None or experiment.encode is None:
+        return experiment
+    encode = experiment.encode.model_copy(update={"cache": folder.absolute()})
+    return experiment.model_copy(update={"encode": encode})
+
+
+def _call_with(keep: Callable[[PaperRun], None], runs: Sequence[PaperRun], index: int) -> None:
+    keep(runs[index])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from winnow.learn.selection import TrustSelector
 
 SIZES = np.array([10, 30, 60, 100])
 POPULATION = Population(sizes=SIZES)
+RNG = np.random.default_rng()
 GLOBAL = {"w": torch.tensor([1.0, -1.0]), "n": torch.tensor(4)}
 UPDATES = {
     1: {"w": torch.tensor([3.0, 5.0]), "n": torch.tensor(7)},
@@ -28,7 +29,7 @@ UPDATES = {
 
 def aggregate(rule: AggregationRule, counts: dict[int, int] | None = None) -> dict[str, torch.Tensor]:
     drawn = counts or dict.fromkeys(UPDATES, 1)
-    fold = rule.start(GLOBAL, POPULATION, sum(drawn.values()))
+    fold = rule.start(GLOBAL, POPULATION, sum(drawn.values()), RNG)
     for client, count in drawn.items():
         fold.add(Contribution(model=UPDATES[client], client=client, count=count))
     return fold.finish()
@@ -133,7 +134,7 @@ def test_with_full_aggregation_a_client_has_one_entry_however_often_drawn() -> N
     ],
 )
 def test_nothing_folded_leaves_the_model(rule: AggregationRule) -> None:
-    result = rule.start(GLOBAL, POPULATION, 2).finish()
+    result = rule.start(GLOBAL, POPULATION, 2, RNG).finish()
     assert torch.equal(result["w"], GLOBAL["w"])
 
 
@@ -149,7 +150,7 @@ def test_types_are_kept_and_integers_rounded(rule: AggregationRule) -> None:
 def test_equal_models_stay_what_they_are(values: list[float]) -> None:
     model = {"w": torch.tensor(values)}
     for rule in (FullAggregation(), PartialAggregation(), PartialAggregation(weights="uniform")):
-        fold = rule.start(model, POPULATION, 4)
+        fold = rule.start(model, POPULATION, 4, RNG)
         for client in range(4):
             fold.add(Contribution(model=model, client=client))
         torch.testing.assert_close(fold.finish()["w"], model["w"])

@@ -186,7 +186,9 @@ def test_every_preset_suits_every_algorithm():
     }
     labelled = {(preset, name) for preset in everything - few for name in AT_SERVER_ALONE}
     by_adam = {
-        (preset, name) for preset in ("gas-turbine", "fedclip-pacs") for name in ("fedcomgate", "fedmatch", "scaffold")
+        (preset, name)
+        for preset in ("gas-turbine", "fedclip-pacs", "secagg-sent140")
+        for name in ("fedcomgate", "fedmatch", "scaffold")
     }
     tested = {name for name in presets() if resolve(name).data.local_test or resolve(name).ensemble}
     probed = {(preset, name) for preset in tested for name in FEATURES}

@@ -68,7 +68,7 @@ def gathered(
             {"model": START},
             seed=seed,
             counts=dict.fromkeys(changes, 1),
-            start_fold=lambda: rule.start(START, Population(sizes=SIZES), cohort),
+            start_fold=lambda: rule.start(START, Population(sizes=SIZES), cohort, np.random.default_rng()),
             selected=cohort,
             state=left or {},
         ),

@@ -321,7 +321,7 @@ def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() 
     found = []
     for cohort in ([0, 1, 2, 3], [0, 1, 2]):
         collect = SecureAggregation(encoding=DiscreteGaussian(noise_multiplier=1.0, clip=1.0))
-        fold = PartialAggregation().start(MODEL, Population(sizes=sizes), 4)
+        fold = PartialAggregation().start(MODEL, Population(sizes=sizes), 4, np.random.default_rng())
         replies = [Reply(task=Task(name="train", client=k, round=1, version=0)) for k in cohort]
         context = round_context({"model": MODEL}, counts=dict.fromkeys(cohort, 1), selected=4)
         trained = TrainedCohort(cohort=replies, layout=UpdateLayout(()), refused=[], answered=replies)

@@ -62,14 +62,14 @@ def settled(folder: Path) -> dict[str, object]:
 @pytest.mark.slow(part="kills")
 @pytest.mark.parametrize("algorithm", ["fedprof", "fedavg"])
 def test_killed_at_any_moment_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
-    common = ("run", "demo", "--algorithm", algorithm, "--rounds", "400", "--seed", "3")
+    common = ("run", "demo", "--algorithm", algorithm, "--rounds", "1000", "--seed", "3")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run_here(capsys, *common, "--out", str(whole))
     chance = random.Random(0)
     since, killed = 0, 0
     for _ in range(2):
         process = winnow(*common, "--out", str(broken), "--resume")
-        if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, chance.random()):
+        if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, 0.2 * chance.random()):
             break
         killed += 1
         since = (broken / "checkpoint.safetensors").stat().st_mtime_ns

@@ -79,7 +79,9 @@ def test_what_a_client_keeps_is_that_of_its_last_answer() -> None:
 def test_fair_weights_of_any_losses_are_finite(order: tuple[int, ...]) -> None:
     """Only ratios of F_k^q count; here they are 10^-120 and less, so the client with the highest loss stands alone."""
     losses, q, rate = (1e-6, 1.0, 1e6), 20.0, 0.5
-    fold = FairAggregation(q=q).start({"w": torch.zeros(1)}, Population(sizes=np.ones(3, int)), 3)
+    fold = FairAggregation(q=q).start(
+        {"w": torch.zeros(1)}, Population(sizes=np.ones(3, int)), 3, np.random.default_rng()
+    )
     for k in order:
         told = {"start_loss": losses[k], "total_step_size": rate, "steps": 1.0}
         fold.add(Contribution(model={"w": torch.tensor([k + 1.0])}, client=k, metrics=told))

@@ -25,7 +25,7 @@ def updates(count: int, seed: int = 0) -> np.ndarray:
 
 
 def fold(rule: AggregationRule, rows: np.ndarray, counts: list[int] | None = None) -> dict[str, torch.Tensor]:
-    folding = rule.start(MODEL, Population(sizes=np.arange(1, len(rows) + 1)), len(rows))
+    folding = rule.start(MODEL, Population(sizes=np.arange(1, len(rows) + 1)), len(rows), np.random.default_rng())
     for client, row in enumerate(rows):
         model = {"w": torch.tensor(row, dtype=torch.float32), "n": torch.tensor(10 * client)}
         folding.add(Contribution(model=model, client=client, count=counts[client] if counts else 1))
@@ -122,7 +122,7 @@ def test_norm_bound(bound: float | None) -> None:
 
 @pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.name)
 def test_nothing_folded_leaves_the_model(rule: AggregationRule) -> None:
-    assert rule.start(MODEL, Population(sizes=np.ones(3, np.int64)), 3).finish() is MODEL
+    assert rule.start(MODEL, Population(sizes=np.ones(3, np.int64)), 3, np.random.default_rng()).finish() is MODEL
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.name)
@@ -165,7 +165,7 @@ def test_too_few_updates_are_one_line() -> None:
 
 def test_too_few_arrivals_leave_the_model() -> None:
     """A client whose reply is refused must not end the run, and those who are left cannot outvote an attacker."""
-    folding = Krum(attackers=1).start(MODEL, Population(sizes=np.ones(5, np.int64)), 5)
+    folding = Krum(attackers=1).start(MODEL, Population(sizes=np.ones(5, np.int64)), 5, np.random.default_rng())
     for client, row in enumerate(updates(4)):
         folding.add(Contribution(model={"w": torch.tensor(row), "n": torch.tensor(0)}, client=client))
     assert folding.finish() is MODEL

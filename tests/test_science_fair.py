@@ -67,6 +67,20 @@ def test_profiles_by_class_are_no_worse_in_table_1(gas_turbine: RunInputs) -> No
 
 
 @pytest.mark.slow(part="science")
+def test_in_the_full_group_of_table_1_profiles_by_class_are_ahead_of_fedprof_and_fedprof_of_fedavg(
+    gas_turbine: RunInputs,
+) -> None:
+    """On the page by 0.0051 and 0.0050 in best scores and by 5 and 41 rounds, after 500 rounds."""
+    by_class, fedprof, fedavg = (
+        of_gas_turbine(gas_turbine, name, 40) for name in ("fedprof-full-by-class", "fedprof-full", "fedavg")
+    )
+    assert by_class[0] > fedprof[0] + 0.002
+    assert by_class[1] < fedprof[1]
+    assert fedprof[0] > fedavg[0] + 0.002
+    assert fedprof[1] < fedavg[1]
+
+
+@pytest.mark.slow(part="science")
 def test_in_the_full_group_of_table_2_fedprof_is_first_at_the_target(mnist: RunInputs) -> None:
     """43 rounds to 0.90 where FedAvg and CFCFM take 76 and 79."""
 

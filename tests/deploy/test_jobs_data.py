@@ -11,6 +11,7 @@ from winnow.core import ConfigError, DataError
 from winnow.data import DataSettings, InputSpec, Preprocessing, load
 from winnow.data.preprocessing import Column
 from winnow.data.split_into_site_folders import split_into_folders
+from winnow.data.text import TextSettings
 from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.measurement_units_check import unit_lines, unlike_columns
 from winnow.deploy.jobs.party_data import load_server_data, load_site_data
@@ -233,3 +234,24 @@ def test_folders_that_were_split_say_what_made_their_arrays(tmp_path: Path) -> N
     (tmp_path / "out" / "site-1" / "stays" / "preprocessing.json").write_text("{")
     with pytest.raises(DataError, match=r"preprocessing\.json is damaged"):
         load_site_data("stays", site, seed=0)
+
+
+def test_words_of_texts_are_identifiers_in_split_folders(tmp_path: Path) -> None:
+    """Nothing in a kit's settings says so: read as numbers, no model of words could take them."""
+    rows = [
+        ("said", "user", "mood"),
+        *((f"words {number} here", f"u{number % 4}", "+-"[number % 2]) for number in range(8)),
+    ]
+    text = TextSettings(words=50, length=3)
+    settings = DataSettings(
+        path=csv(tmp_path / "said.csv", rows), targets=("mood",), owner="user", text=text, reference=2, test=0
+    )
+    split_into_folders(settings, 0, 2, tmp_path / "out")
+    site = load_site_data("said", {"folder": str(tmp_path / "out" / "site-1" / "said")}, seed=0)
+    assert site.tokens
+    assert site.clients.x.dtype == np.int64
+    server = load_server_data("said", {"folder": str(tmp_path / "out" / "server" / "said"), "classes": 2})
+    assert server.reference is not None
+    assert server.reference.x.dtype == np.int64
+    told = {"folder": str(tmp_path / "out" / "site-1" / "said"), "tokens": False}  # what a party says itself counts
+    assert load_site_data("said", told, seed=0).clients.x.dtype == np.float32

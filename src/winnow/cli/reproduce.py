@@ -81,7 +81,10 @@ def reproduce(
 
     chosen, names = _paper(paper), tuple(what or ())
     chosen.select_items(names)
-    wanted = ReproductionOptions(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
+    processes = workers or available_cores()
+    wanted = ReproductionOptions(
+        seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data, workers=processes
+    )
     folder = _folder(out or RUNS_FOLDER / chosen.name, wanted if run else None)
     results = _Results(folder / RESULTS, imported or ())
     failed = 0
@@ -89,7 +92,7 @@ def reproduce(
         with exit_on_interrupt(
             lambda: f"winnow: stopped; continue with the same command and --out {shell_argument(folder)}"
         ):
-            failed = _compute(chosen, names, wanted, results, folder, workers or available_cores(), quiet=quiet)
+            failed = _compute(chosen, names, wanted, results, folder, quiet=quiet)
     _show(chosen, names, results.lines, folder, computed=run)
     if failed:
         raise typer.Exit(1)
@@ -119,7 +122,6 @@ def _compute(
     wanted: "ReproductionOptions",
     results: _Results,
     folder: Path,
-    workers: int,
     *,
     quiet: bool,
 ) -> int:
@@ -130,7 +132,7 @@ def _compute(
     work = _plan(paper, names, wanted, results.lines)
     failed, runs, tried = 0, work.runs, set[tuple[str, ...]]()
     while runs:
-        failed += _runs(runs, folder, wanted, workers, results.keep, quiet=quiet)
+        failed += _runs(runs, folder, wanted, results.keep, quiet=quiet)
         tried |= {run.key for run in runs}
         later = plan_reproduction(paper, names, wanted, results.lines).runs  # whose settings were chosen by these
         runs = tuple(run for run in later if run.key not in tried)
@@ -208,7 +210,6 @@ def _runs(
     runs: "Sequence[PaperRun]",
     folder: Path,
     wanted: "ReproductionOptions",
-    workers: int,
     keep: "Callable[[Iterable[ResultLine]], None]",
     *,
     quiet: bool,
@@ -229,5 +230,5 @@ def _runs(
     def finished(index: int) -> None:
         keep([runs[index].line(folder, wanted)])
 
-    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished)
+    failed = run_many(specs, wanted.workers, quiet=quiet, skip_incompatible=True, on_finished=finished)
     return sum(not how.incompatible for how in failed.values())

@@ -138,8 +138,8 @@ class NaturalPartition(Partition):
     def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         if pool.owners is None:
             raise DataError(
-                "partition natural: the data have no owners; set data.owner (for mnist, download the writer labels), "
-                "or choose another partition"
+                "partition natural: the data have no owners; set data.owner (in an .npz file, an array "
+                "'owners'; for mnist, download the writer labels), or choose another partition"
             )
         owners = np.unique(pool.owners[pool.owners >= 0])
         if len(owners) == 0:

@@ -178,7 +178,8 @@ def _weights(algorithm: Algorithm, sizes: NDArray[np.int64]) -> NDArray[np.float
     """What clients count in the aggregation, where that is a weighted mean."""
     cohort = algorithm.select.cohort_size(len(sizes))
     rule = algorithm.aggregate
-    fold = rule.start({}, Population(sizes=sizes), cohort) if rule.needs_only_sums else None
+    rng = np.random.default_rng()  # what a client counts is not drawn
+    fold = rule.start({}, Population(sizes=sizes), cohort, rng) if rule.needs_only_sums else None
     if not isinstance(fold, LinearFold):
         return np.ones(len(sizes))
     return np.array([fold.weight_of(client, 1) for client in range(len(sizes))])

@@ -26,6 +26,8 @@ class ReproductionOptions:
     """Rounds of every run and epochs of every measurement, in the place of the paper's."""
     sets: tuple[str, ...] = ()
     data_directory: Path | None = None
+    workers: int = 1
+    """Processes that measure at once, where a table is not made of runs."""
     known: ResultLines = field(default_factory=dict)
     """What has been computed so far: settings of later runs may be chosen by it."""
 

@@ -183,22 +183,22 @@ def load_server_data(name: str, table: Mapping[str, Any], stated: Preprocessing 
     folder = Path(table["folder"]) if "folder" in table else None
     held: list[Examples | None] = []
     preprocessing = stated or AS_IT_IS
+    made_by = _made_by(folder) if folder else None
     for key, file in (("reference", REFERENCE), ("test", TEST), ("labelled", SERVER_LABELLED)):
         path = _server_file(name, table, key, file)
         examples = None
         if path is not None:
-            examples, preprocessing = _held(name, path, table, stated)
+            examples, preprocessing = _held(name, path, table, stated, made_by)
             if not (known := labelled(examples.y)).all():
                 raise DataError(f"data.{name}: row {int(np.argmin(known)) + 1} of {path} has no label; remove it")
         held.append(examples)
     shown = _server_file(name, table, "open", OPEN)
-    made_by = _made_by(folder) if folder and stated is None else None
     return ServerData(
         reference=held[0],
         test=held[1],
         labelled=held[2],
         open=None if shown is None else _open_samples(shown),
-        preprocessing=made_by or preprocessing,
+        preprocessing=(made_by if stated is None else None) or preprocessing,
     )
 
 
@@ -221,12 +221,12 @@ def _open_samples(path: Path) -> Features | None:
 
 
 def _held(
-    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None
+    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None, made_by: Preprocessing | None
 ) -> tuple[Examples, Preprocessing]:
     """A file of the server's, read as a site reads its own."""
     if own_file_type(path) == ".npz" and "targets" not in table and stated is None:
         x, y = read_pair(path)
-        classes, tokens = _classes(name, table, y), bool(table.get("tokens", False))
+        classes, tokens = _classes(name, table, y), _are_tokens(table, made_by)
         part = OnDemand(
             clients=1, sizes=1, load=lambda client: (x, y), classes=classes, reference=(x, y), tokens=tokens, name=name
         ).to_federated(reference_at_clients=False)
@@ -249,18 +249,23 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Pr
     folder = Path(table["folder"])
     if not folder.is_dir():
         raise DataError(f"data.{name}.folder: there is no folder {folder}")
-    files, index = ClientFiles.of(folder), read_index(folder)
+    files, index, made_by = ClientFiles.of(folder), read_index(folder), _made_by(folder)
     classes = int(index["classes"]) if "classes" in index else _classes(name, table, files(0)[1])
     spread = OnDemand(
         clients=len(files),
         sizes=files.sizes(),
         load=files,
         classes=classes,
-        tokens=bool(table.get("tokens", False)),
+        tokens=_are_tokens(table, made_by),
         name=name,
     ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
-    return spread.clients, _made_by(folder) or spread.preprocessing, files.owner_names()
+    return spread.clients, made_by or spread.preprocessing, files.owner_names()
+
+
+def _are_tokens(table: Mapping[str, Any], made_by: Preprocessing | None) -> bool:
+    """Whether features are identifiers: as the party says, or else what made its folder's arrays, as words of texts."""
+    return bool(table.get("tokens", made_by is not None and made_by.tokens))
 
 
 def _made_by(folder: Path) -> Preprocessing | None:

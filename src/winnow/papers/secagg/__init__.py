@@ -54,8 +54,9 @@ SENT140 = TradeOffFigure(
     title="Figure 2: secagg-sent140",
     preset="secagg-sent140",
     about=(
-        "Sent140 as far as it is at hand: the users of LEAF's test part with at least 30 tweets, 20 of them a round; an"
-        " LSTM over 5,000 hashed words, 353,410 parameters. The learning rate was chosen on seeds of its own."
+        "Sent140 as far as it is at hand: the test part that LEAF makes of users with at least 30 tweets, 2,875 users"
+        " with five tweets each on average, 20 of them a round; an LSTM over 5,000 hashed words, 353,410 parameters,"
+        " local Adam. The learning rate was chosen on a seed of its own."
     ),
     codes=(
         UNCOMPRESSED,
