@@ -243,7 +243,7 @@ def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
 
 SITES = 4
 SETS = ("data.clients=8", "select.fraction=1.0", "local.epochs=1", "engine.execution=loop")
-DEADLINE = "job.task_timeout=8"
+DEADLINE = "job.task_timeout=30"
 ROUNDING = 2e-3
 """No farther is a model from the simulation's, which rounds values of 24 bits by another chance: most are within 1e-5,
 but one in ten is 2e-4 away, where a unit happens to be next to zero. Training moves weights by 0.1.
