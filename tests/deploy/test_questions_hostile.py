@@ -83,8 +83,8 @@ class Asking:
         self.script = Script(folder / "server")
         self._joined = self._given = 0
 
-    def bundle(self, question: StatisticsQuestion = QUESTION, author: str = "the-lead", **files: str) -> bytes:
-        return self.world.bundle(question_config(question, {}), author, **files)
+    def bundle(self, question: StatisticsQuestion = QUESTION, author: str = "the-lead", *, job: Any = None) -> bytes:
+        return self.world.bundle(question_config(question, job or {}), author)
 
     def deploy(self, bundle: bytes, *, first: int = 0, anew: bool = False, **changes: Any) -> DeployResult:
         kit = self.world.kit()
@@ -197,6 +197,16 @@ def test_the_process_that_is_kept_ready_answers_as_a_new_one_does(server: Asking
         first = server.opened(server.step("one", alone(server.terms())))
         assert server.deploy(bundle, anew=True).accepted, "by a new process: the next one is not loaded yet"
         assert server.opened(server.step("two", alone(server.terms()))) == first
+
+
+@pytest.mark.parametrize("job", [{"sites": ["plant-a", "plant-b"]}, {"min_sites": 2}])
+def test_a_server_cannot_leave_out_whom_the_author_wants_to_take_part(server: Asking, job: dict[str, Any]) -> None:
+    """Two of three owners would be left, and the server compute as the third party: with one it learns the other's."""
+    with server.running():
+        assert server.deploy(server.bundle(job=job)).accepted
+        left_out = server.step("one", alone(server.terms()))
+        assert left_out.failure == "the server lists 1 of the 2 parties that the question's author wants"
+    assert server.spent() == 0.0
 
 
 def _workers(folder: Path) -> list[int]:

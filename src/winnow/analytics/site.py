@@ -83,17 +83,20 @@ class AnalysisSite:
         on_match: Callable[[list[str]], object] = lambda identifiers: None,
         on_files: Callable[[Mapping[str, str]], object] = lambda files: None,
         site_of: Callable[[int], str | None] | None = None,
+        least_parties: int = 1,
     ) -> None:
         """`noise_seed` is a secret of this owner and the submission. `book` takes the cost of a noisy question from the
         owner's budget, once, and raises if that does not last. `identities` signs one message per ballot for good.
         `on_match` is called with the identifiers that a set intersection found, where this owner may know them,
         `on_files` with what a protocol leaves to this owner alone, as texts by the names of files.
         `site_of` is the name in the certificate of a client's site, by which names in the list of terms are checked.
+        `least_parties` are as many as the question's author wants to take part.
         """
         self._question, self._table, self._client = question, table, client
         self._terms = "" if terms is None else terms.model_dump_json()
         self._noise_seed, self._submission, self._book, self._identities = noise_seed, submission, book, identities
         self._on_match, self._on_files, self._site_of = on_match, on_files, site_of
+        self._least_parties = least_parties
         self._rows: OwnerTable | None = None
         self._run: ProgramRun[Answer] | None = None
         self._agreement: Agreement | None = None
@@ -223,6 +226,12 @@ class AnalysisSite:
         if not any(each.client == self._client and each.terms == self._terms for each in listed):
             raise SharesError("the server's list of terms has not those of this owner")
         self._check_names(listed)
+        if (
+            len(listed) < self._least_parties
+        ):  # with two owners left the server would compute: it and one learn the other's
+            raise SharesError(
+                f"the server lists {len(listed)} of the {self._least_parties} parties that the question's author wants"
+            )
         return Agreement(question=self._question, submission=self._submission, statements=tuple(listed))
 
     def _check_names(self, listed: Sequence[Statement]) -> None:

@@ -31,6 +31,7 @@ def analysis_handlers(
     client_number: Callable[[DataDescription], int],
     identities: AgentIdentities,
     submission: str,
+    least_parties: int,
 ) -> SiteHandlers:
     """What a site does to answer a question, or to help two owners; `client_number` waits for this party's number."""
     told = prepare.question
@@ -46,6 +47,7 @@ def analysis_handlers(
         book=cache(identities.book),
         identities=identities,
         site_of=identities.site,
+        least_parties=least_parties,
         on_match=partial(_keep_common, Path(prepare.folder) / RESULTS),
         on_files=partial(_keep, Path(prepare.folder) / RESULTS),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from winnow.config.job_settings import JobSettings
 from winnow.core import AnyEvent, DataError, Population
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.client_statement_signatures import submission_id
@@ -103,9 +104,11 @@ class SiteExecutionContext(ExecutionContext):
     def run_question(self, question: "Question") -> None:
         from winnow.deploy.jobs.site_analysis import analysis_handlers  # noqa: PLC0415 - a training needs none of it
 
-        submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
+        bundle = read_bundle(Path(self._prepare.bundle).read_bytes())
+        submission = submission_id(bundle)
         identities = AgentIdentities(self._parent, submission)
-        handlers = analysis_handlers(question, self._prepare, self._client_number, identities, submission)
+        parties = JobSettings.model_validate(bundle.settings().get("job", {})).needed
+        handlers = analysis_handlers(question, self._prepare, self._client_number, identities, submission, parties)
         self._execute_tasks(handlers, identities.set_task)
 
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
