@@ -35,6 +35,7 @@ from winnow.deploy.trust.site_policy import (
     SpendingLimit,
     answers,
     read_site_policy,
+    strictest_rule,
 )
 
 LIMIT = SpendingLimit(epsilon=4.0, delta=1e-6)
@@ -92,6 +93,14 @@ def test_one_rule_must_allow_all_of_a_question() -> None:
     assert outcome("stays", "statistics", who=bo).endswith("may not ask questions here")
     site = Peer(name="ana", organisation="Institute", role="", kind="site", serial=3)
     assert outcome("stays", "statistics", who=site).endswith("may not ask questions here")
+
+
+def test_of_several_tables_no_more_is_revealed_than_each_rule_says() -> None:
+    rule = {"people": ("ana",), "allow": ("aggregate", "match")}
+    open_rule = SiteQueryRule(**rule, tables=("visits",))
+    closed = SiteQueryRule(**rule, tables=("patients",), reveal="size")
+    assert strictest_rule([open_rule, closed]).reveal == strictest_rule([closed, open_rule]).reveal == "size"
+    assert strictest_rule([open_rule, open_rule]).reveal == "intersection"
 
 
 def test_a_site_without_rules_answers_nobody() -> None:

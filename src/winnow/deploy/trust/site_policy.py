@@ -180,6 +180,7 @@ def strictest_rule(rules: Sequence[SiteQueryRule]) -> SiteQueryRule:
         minimum=max(rule.minimum for rule in rules),
         rows=min(rule.rows for rule in rules),
         owners=max(rule.owners for rule in rules),
+        reveal="size" if any(rule.reveal == "size" for rule in rules) else "intersection",
         noise=min(noisy, key=lambda limit: (limit.epsilon, limit.delta), default=None),
     )
 
