@@ -379,6 +379,9 @@ def test_rows_that_nobody_could_have_sealed_are_one_line() -> None:
         b'[["a", {}], [1]]',
         b"[[null, 1], [null]]",
         b"[" + b"9" * 9000,
+        b'[["\\ud800", 1], [1]]',
+        b"[[NaN, 1], [1]]",
+        b"[[1, -Infinity], [1]]",
     ):
         sealed = b64encode(seal_box(reader.public, b"\1" + text, b"")).decode()
         with pytest.raises(WinnowError, match="not what owners sealed for you"):

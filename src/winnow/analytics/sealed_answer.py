@@ -1,6 +1,7 @@
 """Rows for the person who asks alone: a key that only this person's process has, and what it opens of an answer."""
 
 import json
+import math
 from base64 import b64decode
 from typing import Any
 
@@ -41,4 +42,9 @@ def _row(text: bytes, columns: int) -> tuple[list[Any], list[int]]:
     plain = all(each is None or isinstance(each, bool | int | float | str) for each in cells)
     if len(cells) != columns or not plain or not all(isinstance(each, int) for each in ranks):
         raise ValueError("a row of another form")
+    for each in cells:
+        if isinstance(each, str):
+            each.encode()  # half a surrogate pair, which JSON can hold, is no text that can be written
+        elif isinstance(each, float) and not math.isfinite(each):
+            raise ValueError("a number that is not finite")
     return cells, ranks

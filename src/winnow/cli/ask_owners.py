@@ -1,5 +1,6 @@
 """What commands that put questions to owners have in common: their options, and the display while one waits."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from winnow.analytics.question import Answer, Question
     from winnow.core import AnyEvent
 
+MOST_TOLD = 2.0**53
+"""Exchanges or bytes of one step that a server is believed."""
 DISPLAY_AFTER = 2.0
 """Seconds without an answer after which progress is shown."""
 
@@ -68,6 +71,8 @@ def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
         raise ConfigError(f"{option} {path}: it is written as {ending}; name the file {path.stem}{ending}")
     if path is not None and not path.parent.is_dir():
         raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise ConfigError(f"{option} {path}: it cannot be written; name another file")
 
 
 class CountedSteps:
@@ -81,8 +86,10 @@ class CountedSteps:
         from winnow.core import RoundFinished
 
         if isinstance(event, RoundFinished):
-            self.exchanges += int(event.metrics.get(MESSAGES, {}).get("exchanges", 0))
-            self.sent_bytes += event.cost.sent_bytes
+            exchanges = event.metrics.get(MESSAGES, {}).get("exchanges", 0)
+            if 0 <= exchanges <= MOST_TOLD and 0 <= event.cost.sent_bytes <= MOST_TOLD:  # a server may say anything
+                self.exchanges += int(exchanges)
+                self.sent_bytes += event.cost.sent_bytes
 
     def text(self, seconds: float) -> str:
         """An answer that a folder had already took no steps."""

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
 from winnow.core import ConfigError, RunError
 from winnow.core.join_names import counted
-from winnow.core.untrusted_text import no_formula, one_line
+from winnow.core.untrusted_text import no_formula, one_line, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (".parquet", ".csv")
 Cell: TypeAlias = bool | int | float | str | dict[str, int] | None
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Deviation: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Told(msgspec.Struct, kw_only=True):
@@ -25,21 +27,21 @@ class _Told(msgspec.Struct, kw_only=True):
 
     columns: list[str]
     rows: list[dict[str, Cell]]
-    errors: list[dict[str, float]]
-    left_out: int
-    hidden_values: int
-    minimum: int
+    errors: list[dict[str, Deviation]]
+    left_out: Count
+    hidden_values: Count
+    minimum: Count
     unlisted_rows: bool
-    sql: str = ""
-    table: str = ""
-    owners: list[str] = []
-    plan: list[str] = []
-    overlapping: int = 0
+    sql: str
+    table: str
+    owners: list[str]
+    plan: list[str]
+    overlapping: Count = 0
     too_few_rows: bool = False
     more_rows: bool = False
     distance_precision: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 0.0
+    epsilon: float | None = None
+    delta: float | None = None
 
 
 class QueryAnswer:
@@ -94,7 +96,7 @@ class QueryAnswer:
 
     def explain(self) -> str:
         """What the parties did, and who learnt what."""
-        return "\n".join(self.answer["plan"])
+        return printable("\n".join(self.answer["plan"]))
 
     def notes(self) -> list[str]:
         """What a reader should know of the table, a line each."""
@@ -167,6 +169,11 @@ def _check_shape(answer: Mapping[str, Any]) -> None:
         raise RunError(f"the answer has not the shape of an answer to a statement: {one_line(error)}") from None
     if len(told.rows) != len(told.errors) or any({*row} != {*told.columns} for row in told.rows):
         raise RunError("the answer has not the shape of an answer to a statement: rows and columns do not fit")
+    if any(not {*row} <= {*told.columns} for row in told.errors):
+        raise RunError("the answer has not the shape of an answer to a statement: errors and columns do not fit")
+    noise = [answer[name] for name in ("epsilon", "delta") if name in answer]
+    if len(noise) == 1 or None in noise:
+        raise RunError("the answer has not the shape of an answer to a statement: its noise is not fully told")
 
 
 def _cells(name: str, values: Sequence[Any]) -> "arrow.Array":

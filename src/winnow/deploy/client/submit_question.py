@@ -36,6 +36,8 @@ MAX_DEPTH = 32
 """Values in values in values of an answer."""
 MAX_TEXT = 10_000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
+NOISE = ("epsilon", "delta")
+"""What an answer with noise repeats of its question."""
 
 OnEvent = Callable[[AnyEvent], object]
 OnLine = Callable[[str], None]
@@ -105,8 +107,10 @@ def ask(
         job.abort("its author no longer waits for the answer")
         raise
     if final.status != "finished":
-        raise RunError(f"job {job.name} {final.status}: {final.reason}")
-    values = opened_answer(_answer(connection, job), reader)
+        raise RunError(one_line(f"job {job.name} {final.status}: {final.reason}"))
+    values = _answer(connection, job)
+    check_answers(question, values, named)
+    values = opened_answer(values, reader)
     with answer_errors():
         whose = values.get("owners", final.sites)  # sites without a helper
         taking_part = tuple(each for each in final.sites if each in whose)
@@ -175,12 +179,42 @@ def _watch(job: "SubmittedJob", on_event: OnEvent, on_line: OnLine) -> JobInfo:
     """Follow a running job to its end. An owner that is lost ends it: without all of them there is no answer."""
     for line in job.lines():
         if line.kind == EVENT_KIND:
-            on_event(decode_event(line.text.encode()))
+            on_event(_event(line.text))
         elif line.kind == SITE_LOST_KIND:
             _give_up(job, line.text)
         else:
-            on_line(f"{line.source}: {line.text}")
+            on_line(one_line(f"{line.source}: {line.text}"))
     return job.state()
+
+
+def _event(text: str) -> AnyEvent:
+    try:
+        return decode_event(text.encode())
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise RunError("a line of the job's log is no event: the server sends what no job writes") from error
+
+
+def check_answers(question: "Question", values: Mapping[str, Any], named: Sequence[str]) -> None:
+    """RunError if this answers another question, or is about others than those who were `named`: a server may mix them
+    up. Two owners may stand beside a helper, which is none.
+    """
+    asked = question.model_dump(mode="json")
+    keys = ["kind", "table"]
+    if "sql" in asked:
+        keys += ["sql"] if asked["explain"] else ["sql", "epsilon"] if question.epsilon is None else ["sql", *NOISE]
+    if any(values.get(key) != asked[key] for key in keys):
+        raise RunError("the server sent the answer to another question; nothing is shown")
+    owners = values.get("owners")
+    if not named or owners is None:
+        return
+    if not isinstance(owners, list) or not all(isinstance(each, str) for each in owners):
+        raise RunError("the server's answer does not say whose rows it is about; nothing is shown")
+    if others := [each for each in owners if each not in named]:
+        raise RunError(f"the answer is about {one_line(others[0])}, who was not asked; nothing is shown")
+    if len({*owners}) != len(owners) or (len(owners) < len(named) and len(owners) != 2):
+        raise RunError(
+            f"the answer is about {len({*owners})} of the {len(named)} owners who were asked; nothing is shown"
+        )
 
 
 def _answer(connection: "Connection", job: "SubmittedJob") -> dict[str, Any]:
@@ -217,8 +251,10 @@ def _check_values(value: Any, depth: int) -> None:
     elif isinstance(value, list):
         for held in value:
             _check_values(held, depth - 1)
-    elif isinstance(value, str) and len(value) > MAX_TEXT:
-        raise ValueError(f"a text in it is longer than {MAX_TEXT} characters")
+    elif isinstance(value, str):
+        value.encode()  # half a surrogate pair, which JSON can hold, is no text that can be written
+        if len(value) > MAX_TEXT:
+            raise ValueError(f"a text in it is longer than {MAX_TEXT} characters")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number in it is not finite")
 

@@ -123,7 +123,10 @@ class SubmittedJob:
     name: str
 
     def state(self) -> JobInfo:
-        return self._connection._ask(ListJobs(job=self.name), JobList).jobs[0]
+        told = self._connection._ask(ListJobs(job=self.name), JobList).jobs
+        if [each.job for each in told] != [self.name]:
+            raise WireError(f"the server was asked about job {self.name}, and told of {len(told)} jobs or another one")
+        return told[0]
 
     def lines(self, first: int = 0, *, follow: bool = True) -> Iterator[LogLine]:
         """Its log and events; with `follow` until it ends, over failovers too."""
