@@ -51,10 +51,12 @@ def query(
     budgets.
     """
     from winnow.analytics.sql.query_answer import check_ending
+    from winnow.cli.ask_owners import check_output
     from winnow.core import ConfigError
 
     if out is not None:
         check_ending(out)
+        check_output(out, out.suffix)
 
     def respond(statement: str) -> None:
         prefix = EXPLAIN.match(statement)
@@ -83,15 +85,20 @@ def query(
 
 
 def _read(file: Path | None) -> str:
+    from winnow.analytics.sql.query_question import MAX_SQL
     from winnow.core import ConfigError
 
     assert file is not None
     try:
-        return file.read_text("utf-8")
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(MAX_SQL + 1)  # and not all of what may have no end
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text in UTF-8") from error
+    if len(text) > MAX_SQL:
+        raise ConfigError(f"{file} is longer than the {MAX_SQL:,} letters that a statement may have")
+    return text
 
 
 def _explain(sql: str, federation: Path | None, kit: Path | None, owners: str | None, epsilon: float | None) -> None:
