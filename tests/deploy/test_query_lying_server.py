@@ -164,7 +164,9 @@ def test_an_explanation_of_no_shape_is_one_line(
 )
 def test_a_log_of_no_events_is_one_line(capsys: pytest.CaptureFixture[str], server: LyingServer, event: str) -> None:
     server.lines = [("event", event)]
-    assert refused(capsys, server) == "a line of the job's log is no event: the server sends what no job writes"
+    line = "a line of the job's log is no event: the server sends what no job writes"
+    assert refused(capsys, server) == line
+    assert line in call(capsys, "logs", "a-job", "--kit", server.kit).err
 
 
 @pytest.mark.parametrize(("exchanges", "sent"), [(None, 1.0), (1e308, 1.0), (1.0, 1e308), (1.0, None), (-1.0, 1.0)])

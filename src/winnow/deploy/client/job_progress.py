@@ -5,9 +5,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from winnow.core import AnyEvent, Evaluated, Rejected, RoundFinished, RunError, Stopped
 from winnow.core.untrusted_text import printable
+from winnow.deploy.client.told_event import told_event
 from winnow.deploy.client.unsigned_requests import SubmittedJob
 from winnow.deploy.wire.messages import EVENT_KIND, LOG_KIND, SITE_LOST_KIND, JobInfo, LogLine
-from winnow.runs.event_log import decode_event
 from winnow.runs.summary import PRIVACY, privacy_spent_lines
 
 
@@ -52,7 +52,7 @@ class LogFormatter:
         """The line as people read it, fit for a terminal; None for what only programs read."""
         if line.kind != EVENT_KIND:
             return printable(f"{line.source}: {line.text}")
-        text = self._format_event(decode_event(line.text.encode()))
+        text = self._format_event(told_event(line))
         return None if text is None else printable(text)
 
     def _format_event(self, event: AnyEvent) -> str | None:
@@ -74,7 +74,7 @@ class LogFormatter:
 def _finished_round(line: LogLine) -> RoundFinished | None:
     if line.kind != EVENT_KIND:
         return None
-    event = decode_event(line.text.encode())
+    event = told_event(line)
     return event if isinstance(event, RoundFinished) else None
 
 

@@ -14,13 +14,13 @@ import tomli_w
 from winnow.core import AnyEvent, ConfigError, RunError, suggest
 from winnow.core.untrusted_text import one_line
 from winnow.deploy.client.bundle_signing import sign_bundle
+from winnow.deploy.client.told_event import told_event
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import EVENT_KIND, SITE_LOST_KIND, JobInfo, SiteInfo
 from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.runs import file_names
-from winnow.runs.event_log import decode_event
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
@@ -179,19 +179,12 @@ def _watch(job: "SubmittedJob", on_event: OnEvent, on_line: OnLine) -> JobInfo:
     """Follow a running job to its end. An owner that is lost ends it: without all of them there is no answer."""
     for line in job.lines():
         if line.kind == EVENT_KIND:
-            on_event(_event(line.text))
+            on_event(told_event(line))
         elif line.kind == SITE_LOST_KIND:
             _give_up(job, line.text)
         else:
             on_line(one_line(f"{line.source}: {line.text}"))
     return job.state()
-
-
-def _event(text: str) -> AnyEvent:
-    try:
-        return decode_event(text.encode())
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise RunError("a line of the job's log is no event: the server sends what no job writes") from error
 
 
 def check_answers(question: "Question", values: Mapping[str, Any], named: Sequence[str]) -> None:
