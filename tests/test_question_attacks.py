@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import json
 import math
 import random
 from base64 import b64encode
@@ -21,7 +22,7 @@ from rich.console import Console
 
 import query_tables
 from statistics_tables import DECLARATION, answer_of, divided, merged, pooled_rows, recorded
-from winnow.analytics.agreement import decode_statements, encode_statements
+from winnow.analytics.agreement import Agreement, Statement, decode_statements, encode_statements
 from winnow.analytics.answers import render_answer, write_answer_page
 from winnow.analytics.fit.fit_question import FitQuestion
 from winnow.analytics.fit.formula import parse_formula
@@ -259,6 +260,20 @@ def test_an_absurd_minimum_hides_all(minimum: int) -> None:
 def test_a_minimum_that_no_comparison_holds_cannot_be_stated() -> None:
     with pytest.raises(ValueError, match="less than or equal to 1000000000"):
         QueryTerms(declaration=DECLARATION, allow=PERMISSIONS, minimum=10**18)
+
+
+@pytest.mark.parametrize("place", ["terms", "columns"])
+def test_terms_of_a_lying_owner_move_no_terminal_and_are_one_line(place: str) -> None:
+    """Everybody's log and the terminal of who asks show why they were refused."""
+    declaration = TableDeclaration.model_validate({"columns": {"id": {"level": "public"}}})
+    terms = QueryTerms(declaration=declaration, allow=PERMISSIONS).model_dump(mode="json")
+    inside = terms if place == "terms" else terms["declaration"]["columns"]
+    inside["\x1b[2J\nwinnow: error: made up"] = {"level": "none"}
+    statement = Statement(client=0, owner="liar", terms=json.dumps(terms))
+    question = IntersectQuestion(table="t", key="id", between=("liar", "south"))
+    with pytest.raises(WinnowError, match=r"^the terms of liar cannot be read: ") as error:
+        Agreement(question=question, submission="", statements=(statement,)).run()
+    assert str(error.value).isprintable()
 
 
 def test_a_server_cannot_give_an_owner_the_name_of_another() -> None:

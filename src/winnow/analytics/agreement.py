@@ -220,4 +220,4 @@ def _read(statement: Statement) -> QueryTerms:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"the terms of {one_line(statement.owner)} cannot be read: {where}: {first['msg']}") from None
+        raise ConfigError(one_line(f"the terms of {statement.owner} cannot be read: {where}: {first['msg']}")) from None
