@@ -226,9 +226,8 @@ class AnalysisSite:
         if not any(each.client == self._client and each.terms == self._terms for each in listed):
             raise SharesError("the server's list of terms has not those of this owner")
         self._check_names(listed)
-        if (
-            len(listed) < self._least_parties
-        ):  # with two owners left the server would compute: it and one learn the other's
+        # With two owners left the server computes as the third party: it and one of them learn the other's numbers.
+        if len(listed) < self._least_parties:
             raise SharesError(
                 f"the server lists {len(listed)} of the {self._least_parties} parties that the question's author wants"
             )
