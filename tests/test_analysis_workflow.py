@@ -149,7 +149,7 @@ LIES = {
     ),
     "odd payload": (
         of_owner(1, lambda reply: replace(reply, payload={"opened": {"values": np.zeros((2, 2))}}), opens),
-        "owner-1: its reply has a part 'opened' that is no list of bytes",
+        "owner-1: its reply has a part 'opened' that is not a list of bytes",
     ),
     "no terms": (
         of_owner(1, lambda reply: replace(reply, payload={"terms": {"json": np.frombuffer(b"{]", np.uint8)}})),

@@ -77,7 +77,7 @@ def test_keys_in_common_are_counted_and_written_for_those_who_learn_them(capsys:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (("--key", "age"), "'age' is no key at every owner"),
+        (("--key", "age"), "'age' is not a key at every owner"),
         (("--key", "patient", "--owners", "north,west"), "no owner 'west'"),
         (("--key", "patient", "--size", "--share"), "leaves nothing to share"),
         (("--key", "patient", "--kit", "kits/ana", "--out", "keys"), "real ones keep it"),

@@ -120,7 +120,7 @@ def test_predictions_that_are_no_probabilities_are_refused(lie: str) -> None:
 def test_a_client_refuses_targets_that_are_no_probabilities(wrong: Tensor) -> None:
     model, data = world()
     sent = {"model": model_state(model), TARGETS: {TARGETS: wrong}}
-    with pytest.raises(ModelError, match="the server's targets are no probabilities of 3 classes for 20 open samples"):
+    with pytest.raises(ModelError, match="the server's targets are not probabilities of 3 classes for 20 open samples"):
         PredictionUpdate().update(training(model, known_rows(data), "loop", open=torch.randn(20, 6), sent=sent))
 
 

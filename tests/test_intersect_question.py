@@ -169,7 +169,7 @@ def test_a_site_answers_one_question_and_only_the_asker() -> None:
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        ({"key": "ward"}, "'ward' is no key at every owner"),
+        ({"key": "ward"}, "'ward' is not a key at every owner"),
         ({"key": "patiant"}, "no column 'patiant'; did you mean 'patient'"),
         ({"key": "patient", "between": ["north", "west"]}, "no owner 'west'"),
         ({"key": "patient", "reveal": "size"}, "takes two owners, not 3"),

@@ -129,7 +129,7 @@ def test_an_answer_is_a_table_and_bars_with_errors() -> None:
     assert "1 group left out" in html
     assert (list(bars.y), list(bars.error_y.array)) == ([12.0, None], [2.0, None])
     assert "<img" not in figure_texts(answer.plot("n"))
-    with pytest.raises(WinnowError, match="'ward' is no column of numbers to draw; valid: n"):
+    with pytest.raises(WinnowError, match="'ward' is not a column of numbers to draw; valid: n"):
         answer.plot("ward")
     with pytest.raises(WinnowError, match="no rows with numbers"):
         query_answer(rows=[], errors=[]).plot()

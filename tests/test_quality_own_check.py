@@ -238,12 +238,12 @@ def change_header(text: str, **changes: object) -> str:
             "is damaged, or not Winnow's",
         ),
         (lambda arrays, text: (arrays | {"clients.spread": np.full(9, -1.0)}, text), "spread of clients is negative"),
-        (lambda arrays, text: (arrays | {"clients.centre": np.full(9, np.inf)}, text), "no list of numbers"),
-        (lambda arrays, text: (arrays | {"clients.centre": np.zeros(10**6)}, text), "no list of numbers"),
-        (lambda arrays, text: (arrays | {"clients.spread": np.zeros(9, np.int8)}, text), "no list of numbers"),
+        (lambda arrays, text: (arrays | {"clients.centre": np.full(9, np.inf)}, text), "not a list of numbers"),
+        (lambda arrays, text: (arrays | {"clients.centre": np.zeros(10**6)}, text), "not a list of numbers"),
+        (lambda arrays, text: (arrays | {"clients.spread": np.zeros(9, np.int8)}, text), "not a list of numbers"),
         (
             lambda arrays, text: ({name: arrays[name] for name in arrays if name != "clients.spread"}, text),
-            "no list of numbers",
+            "not a list of numbers",
         ),
     ],
 )

@@ -13,7 +13,7 @@ def test_a_function_without_arguments_is_refused_by_name() -> None:
 
 
 def test_what_is_written_like_a_number_and_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^'1e999.5' is no number \(line 1\)$"):
+    with pytest.raises(ConfigError, match=r"^'1e999.5' is not a number \(line 1\)$"):
         read_question({"kind": "query", "sql": "SELECT COUNT(*) FROM a, b WHERE DISTANCE(x, y, u, v) < 1e999.5"})
 
 

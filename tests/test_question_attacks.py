@@ -163,10 +163,10 @@ def test_quantiles_at_many_levels_are_not_the_rows() -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"by": ("sex", "ward"), "tests": ("anova:age,sex",)}, "tests cannot be told along with groups by several"),
+        ({"by": ("sex", "ward"), "tests": ("anova:age,sex",)}, "tests cannot be shown together with groups by several"),
         (
             {"histograms": 16, "tests": ("survival:age,died",)},
-            "survival by 'age' cannot be told along with its histogram",
+            "survival by 'age' cannot be shown together with its histogram",
         ),
         ({"tests": ("survival:age,died", "survival:age,died,sex")}, "survival by 'age' can be told in one way only"),
     ],

@@ -39,7 +39,7 @@ def outside_the_field(message: bytes) -> bytes:
         (lambda message: message[:-4], "participant 1: 116 bytes of shares where 120 were expected"),
         (lambda message: message + b"\0" * 8, "participant 1: 128 bytes of shares where 120 were expected"),
         (lambda message: b"", "the message of participant 1 is of another round or estimate, or"),
-        (outside_the_field, "participant 1: a share is no element of the field"),
+        (outside_the_field, "participant 1: a share is not an element of the field"),
         (lambda message: message[:3] + b"?" + message[4:], "the message of participant 1 is of another round"),
     ],
     ids=["short", "long", "empty", "outside", "foreign"],

@@ -164,7 +164,7 @@ def test_an_explanation_of_no_shape_is_one_line(
 )
 def test_a_log_of_no_events_is_one_line(capsys: pytest.CaptureFixture[str], server: LyingServer, event: str) -> None:
     server.lines = [("event", event)]
-    line = "a line of the job's log is no event: the server sends what no job writes"
+    line = "a line of the job's log is not an event: the server sent something that no job writes"
     assert refused(capsys, server) == line
     assert line in call(capsys, "logs", "a-job", "--kit", server.kit).err
 
@@ -205,5 +205,5 @@ def test_a_file_that_cannot_be_written_or_read_is_found_out_before_owners_are_as
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:
-    with pytest.raises(WinnowError, match="what the server sent is no answer that can be read"):
+    with pytest.raises(WinnowError, match="the server's answer cannot be read"):
         read_answer(b'{"a": "\\ud800"}')

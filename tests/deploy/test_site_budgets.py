@@ -210,7 +210,7 @@ def test_what_is_booked_survives_a_killed_agent_and_an_older_state_has_no_bookin
     ],
 )
 def test_an_answer_of_a_lying_server_is_refused_in_one_line(sent: bytes) -> None:
-    with pytest.raises(RunError, match="what the server sent is no answer that can be read") as error:
+    with pytest.raises(RunError, match="the server's answer cannot be read") as error:
         read_answer(sent)
     assert "\n" not in str(error.value)
     assert read_answer(b'{"mean": [1.5, null, "a"]}') == {"mean": [1.5, None, "a"]}

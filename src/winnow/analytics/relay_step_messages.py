@@ -81,7 +81,7 @@ def part_bytes(reply: Reply, part: str, name: str, owner: str) -> bytes:
     except KeyError:
         raise WinnowError(f"{owner}: its reply has a part {part!r} without {name!r}") from None
     if array.dtype != np.uint8 or array.ndim != 1 or len(array) > MAX_PART_BYTES:
-        raise WinnowError(f"{owner}: its reply has a part {part!r} that is no list of bytes, or is too long")
+        raise WinnowError(f"{owner}: its reply has a part {part!r} that is not a list of bytes, or is too long")
     return array.tobytes()
 
 

@@ -106,7 +106,7 @@ def read_reference_file(folder: Path, parameters: str) -> tuple[ReferenceSummary
                 "ask the federation for one that did"
             )
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise RunError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: it is no reference summary")
+            raise RunError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: it is not a reference summary")
         try:
             with safe_open(path, framework="np") as file:
                 text = (file.metadata() or {}).get(HEADER, "")
@@ -140,7 +140,7 @@ def _read_spread(arrays: dict[str, NDArray[Any]]) -> ClientSpread | None:
         return None
     for each in (centre, spread):
         if each is None or each.shape != (len(STATISTICS),) or each.dtype != np.float64 or not np.isfinite(each).all():
-            raise DataError("the spread of clients is no list of numbers")
+            raise DataError("the spread of clients is not a list of numbers")
     assert centre is not None
     assert spread is not None
     if (spread < 0).any():

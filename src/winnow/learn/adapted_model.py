@@ -120,7 +120,7 @@ def _prediction(outputs: Any, asked: str | None, samples: int) -> str:
     if asked is not None:
         if asked not in rows:
             raise ModelError(
-                f"model.output = {asked!r} is no output with one row per sample; the model returns: {choices}"
+                f"model.output = {asked!r} is not an output with one row per sample; the model returns: {choices}"
             )
         return asked
     if PREDICTION in rows:

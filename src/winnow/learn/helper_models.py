@@ -62,14 +62,14 @@ def _bank(training: LocalTraining) -> ModelState:
     names = sent.get(CLIENT)
     others = {name: tensor for name, tensor in sent.items() if name != CLIENT}
     if names is None or names.dim() != 1 or {tuple(t.shape[:1]) for t in others.values()} != {(len(names),)}:
-        raise ModelError("the server's helpers are no parts of models like this one")
-    _check_parts(training, others, 1, "the server's helpers are no parts of models")
+        raise ModelError("the server's helpers are not parts of models like this one")
+    _check_parts(training, others, 1, "the server's helpers are not parts of models")
     return sent
 
 
 def received_psi(training: LocalTraining) -> ModelState:
     """ψ, [1, ...], if the server sent one."""
-    _check_parts(training, training.sent.get("psi", {}), 0, "the server's ψ is no part of a model")
+    _check_parts(training, training.sent.get("psi", {}), 0, "the server's ψ is not part of a model")
     return training.received_part("psi")
 
 

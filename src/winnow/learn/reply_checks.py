@@ -128,7 +128,7 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
     if PREDICTIONS in wanted and not are_probabilities(reply.payload[PREDICTIONS][PREDICTIONS]):
-        return "the predictions are no probabilities"
+        return "the predictions are not probabilities"
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "evaluate-reference":
         assert expected.sizes is not None
         fault = expected.reference.fault(reply.payload[PROFILE], int(expected.sizes[reply.task.client]))

@@ -108,7 +108,7 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.listen(MAX_CONNECTIONS)  # a browser that comes before the first page is ready waits for it
     except OverflowError:
         listener.close()
-        raise ConfigError(f"--port {port} is no port; ports end at 65535") from None
+        raise ConfigError(f"--port {port} is not a port; the largest port is 65535") from None
     except OSError as error:
         listener.close()
         raise ConfigError(f"port {port} cannot be used ({error.strerror}); try another --port") from None

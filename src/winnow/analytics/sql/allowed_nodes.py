@@ -152,7 +152,7 @@ def check_nodes(tree: exp.Expr) -> None:
         if isinstance(node, exp.Join) and (node.side or node.kind) not in JOINS:
             raise refused(node, f"{one_line(node.side or node.kind)} JOIN is not supported; INNER JOIN is")
         if isinstance(node, exp.Literal) and not node.is_string and not is_number(node.this):
-            raise refused(node, f"'{one_line(node.this)[:40]}' is no number")
+            raise refused(node, f"'{one_line(node.this)[:40]}' is not a number")
         if isinstance(node, exp.DataType) and node.this not in CAST_TYPES:
             raise refused(node, f"CAST to {one_line(node.sql('duckdb'))[:40]} is not supported")
 

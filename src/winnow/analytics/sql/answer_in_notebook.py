@@ -24,5 +24,5 @@ def answer_figure(answer: QueryAnswer, column: str | None = None) -> go.Figure:
     if not answer.rows or not values:
         raise ConfigError("plot: the answer has no rows with numbers to draw")
     if column is not None and column not in values:
-        raise ConfigError(f"plot: {column!r} is no column of numbers to draw; {suggest(column, values)}")
+        raise ConfigError(f"plot: {column!r} is not a column of numbers to draw; {suggest(column, values)}")
     return for_notebook(answer_bars(answer, values[0] if column is None else column))

@@ -173,7 +173,7 @@ def _check_size(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
     if cells > MAX_CELLS:
         raise ConfigError(f"the question asks for {cells:,} cells, at most {MAX_CELLS:,} can be told; ask for less")
     if not plan.numbers and not plan.categories and not question.tests:
-        raise ConfigError(f"there is no column to tell anything of: {_reasons(plan.skipped)}")
+        raise ConfigError(f"no column can be described: {_reasons(plan.skipped)}")
     if question.correlation and not 2 <= len(plan.numbers) <= MAX_CORRELATED:
         raise ConfigError(f"correlation needs 2 to {MAX_CORRELATED} columns of numbers; here it is {len(plan.numbers)}")
     for name, wanted in (("quantiles", question.quantiles), ("histograms", question.histograms)):
@@ -187,12 +187,12 @@ def _check_size(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
 def _check_tests(question: StatisticsQuestion, plan: StatisticsPlan) -> None:
     """What divides the same rows in two ways would tell, by subtraction, of few of them."""
     if len(question.by) > 1 and question.tests:
-        raise ConfigError("tests cannot be told along with groups by several columns; ask for the tests by themselves")
+        raise ConfigError("tests cannot be shown together with groups by several columns; ask for the tests separately")
     timed = [test.partition(":")[2].split(",")[0].strip() for test in question.tests if test.startswith("survival:")]
     if len({*timed}) < len(timed):
         raise ConfigError(f"survival by '{timed[0]}' can be told in one way only; ask for the others by themselves")
     if both := [column.name for column in plan.numbers if question.histograms and column.name in timed]:
-        raise ConfigError(f"survival by '{both[0]}' cannot be told along with its histogram; ask for it by itself")
+        raise ConfigError(f"survival by '{both[0]}' cannot be shown together with its histogram; ask for it separately")
 
 
 def _reasons(skipped: dict[str, str]) -> str:

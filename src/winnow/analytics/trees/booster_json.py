@@ -55,7 +55,7 @@ def booster_text(answer: Mapping[str, Any]) -> str:
     if ends[:1] != [0] or ends[-1:] != [len(model.trees)] or ends != sorted(ends):
         raise RunError("the model in the answer has rounds that do not fit its trees")
     if not all(0 <= tree.output < outputs for tree in model.trees):
-        raise RunError("the model in the answer has trees of classes that are none")
+        raise RunError("the model in the answer has trees for classes that do not exist")
     if model.objective not in OBJECTIVES or not isfinite(model.base_score):
         raise RunError("the model in the answer predicts in a way that is unknown here")
     trees = [_xgboost_tree(number, tree, len(names)) for number, tree in enumerate(model.trees)]

@@ -111,7 +111,7 @@ def _side(
     assert question.key is not None
     if not declaration.column(question.key).key:
         raise ConfigError(
-            f"column '{question.key}' of table '{table}' is no key; declare key = true to match rows by it"
+            f"column '{question.key}' of table '{table}' is not a key; declare key = true to match rows by it"
         )
     aside = {question.key, *([question.target] if table == question.table else [])}
     usable, left_out = splittable_columns(declaration, aside)

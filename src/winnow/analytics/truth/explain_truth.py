@@ -49,7 +49,7 @@ def _warnings(terms: TruthTerms) -> list[str]:
         )
     if 2 * terms.threshold <= len(terms.holders):
         found.append(
-            f"threshold {terms.threshold} is no majority of {len(terms.holders)} holders: a server that tells two "
+            f"threshold {terms.threshold} is not a majority of {len(terms.holders)} holders: a server that tells two "
             f"groups of them different senders learns a difference; take {len(terms.holders) // 2 + 1} or more"
         )
     return found

@@ -51,7 +51,7 @@ class TruthReport:
         """`aggregate` of a training in which clients of these names count by their trust."""
         known = {worker: max(trust, 0.0) for worker, trust in self.trust.items() if trust is not None}
         if not known:
-            raise WinnowError("nobody's trust is told; ask owners of a table for it (--trust)")
+            raise WinnowError("the answer has nobody's trust; ask owners of a table for it (--trust)")
         return {"name": "trust", "trust": known}
 
     def to_json(self) -> str:

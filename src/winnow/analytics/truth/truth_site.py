@@ -130,7 +130,7 @@ def read_estimate(payload: Payload, terms: TruthTerms) -> TruthEstimate | None:
         raise SharesError("the server's estimate does not fit the items")
     low = terms.method.least_confidence
     if not (np.isfinite(shared).all() and ((confidence >= low) & (confidence <= 1)).all()):  # NaN is neither
-        raise SharesError("the server's estimate has a value that is no confidence")
+        raise SharesError("the server's estimate has a value that is not a confidence")
     return TruthEstimate(confidence=confidence, shared=shared)
 
 

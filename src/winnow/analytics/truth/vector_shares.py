@@ -76,7 +76,7 @@ def decode_elements(data: bytes, length: int) -> Elements:
         raise SharesError(f"{len(data)} bytes of shares where {ENTRY_BYTES * length} were expected")
     elements = np.frombuffer(data, "<u4")
     if (elements >= P).any():
-        raise SharesError("a share is no element of the field")
+        raise SharesError("a share is not an element of the field")
     return elements.astype(np.uint32, copy=False)
 
 

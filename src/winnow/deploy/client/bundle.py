@@ -124,7 +124,7 @@ class _CapturingContext(ExecutionContext):
         raise _CapturedError(experiment)
 
     def run_question(self, question: object) -> NoReturn:
-        raise ConfigError("a question is no program's: ask it by winnow.connect(KIT).ask")
+        raise ConfigError("a program cannot be submitted as a question; ask it with winnow.connect(KIT).ask")
 
     def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> NoReturn:
         raise _CapturedError(wanted)

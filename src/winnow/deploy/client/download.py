@@ -47,7 +47,7 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submi
     try:
         return _write_run_folder(out, config, files, submitted=submitted, finished=finished)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise RunError(f"what the server sent is no job that can be read: {error_line(error)}") from error
+        raise RunError(f"the server's description of the job cannot be read: {error_line(error)}") from error
 
 
 def _write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submitted: float, finished: bool) -> Path:

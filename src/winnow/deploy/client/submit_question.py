@@ -227,10 +227,10 @@ def read_answer(content: bytes) -> dict[str, Any]:
     try:
         values = json.loads(content)
         if not isinstance(values, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         _check_values(values, MAX_DEPTH)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"what the server sent is no answer that can be read: {one_line(error)}") from error
+        raise RunError(f"the server's answer cannot be read: {one_line(error)}") from error
     return values
 
 

@@ -63,7 +63,7 @@ def _targets(training: LocalTraining) -> Tensor:
     rows = len(open_samples(training))
     classes = training.execution.outputs(training.model, open_samples(training)[None, :1]).shape[2]
     if targets is None or tuple(targets.shape) != (rows, classes) or not are_probabilities(targets):
-        raise ModelError(f"the server's targets are no probabilities of {classes} classes for {rows} open samples")
+        raise ModelError(f"the server's targets are not probabilities of {classes} classes for {rows} open samples")
     return targets
 
 

@@ -222,7 +222,7 @@ def _code(function: Any) -> Any:
 def _check_arguments(own: OwnTraining, arguments: str) -> None:
     function, keyword = own.function, own.keyword
     if not callable(function) or _code(function) is None:
-        raise ConfigError(f"{keyword}: {type(function).__name__} is no function; pass def {keyword}({arguments})")
+        raise ConfigError(f"{keyword}: {type(function).__name__} is not a function; pass def {keyword}({arguments})")
     try:
         inspect.signature(function).bind(*arguments.split(", "))
     except TypeError:

@@ -152,7 +152,7 @@ class MatchParty:
         except UnreadableError as error:
             raise SharesError("its result cannot be read", sender) from error
         if result.size is not None and not self._step.minimum <= result.size <= MAX_IDENTIFIERS:
-            raise SharesError("its result is no number of identifiers that may be told", sender)
+            raise SharesError("its result is not a number of identifiers that may be revealed", sender)
         if (common is None) == self._may_know(self._me):
             raise SharesError("its result tells too little or too much of what is in common", sender)
         if common is not None and result.size is not None:

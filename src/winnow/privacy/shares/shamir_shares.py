@@ -39,7 +39,7 @@ def decode_shares(field: Any, data: bytes, length: int) -> Values:
         raise SharesError(f"{len(data)} bytes of shares where {length * width} were expected")
     shares = from_bytes(data, width)
     if np.any(shares >= field.modulus):
-        raise SharesError("a share is no element of the field")
+        raise SharesError("a share is not an element of the field")
     return shares
 
 
