@@ -12,7 +12,7 @@ from torch.nn import functional
 from few_label_clients import CLIENTS, WAYS, assert_cohort, changed, epochs_of, training, world
 from winnow.core import ConfigError, Population, stream
 from winnow.learn.aggregation import Contribution
-from winnow.learn.algorithms.rscfed import TEACHER, ConsensusAggregation, MeanTeacherUpdate
+from winnow.learn.algorithms.rscfed import STEPS, TEACHER, ConsensusAggregation, MeanTeacherUpdate
 from winnow.learn.augment import weak
 from winnow.learn.stack import TensorData
 from world import experiment
@@ -39,7 +39,8 @@ def by_hand(model: nn.Module, data: TensorData, client: int, method: MeanTeacher
         nn.utils.clip_grad_norm_(student.parameters(), method.clip)
         optimiser.step()
         for slow, quick in zip(teacher.parameters(), student.parameters(), strict=True):
-            slow.data = method.average * slow.data + (1 - method.average) * quick.data
+            average = min(1 - 1 / (step + 1), method.average)
+            slow.data = average * slow.data + (1 - average) * quick.data
     return dict(student.state_dict()), dict(teacher.state_dict())
 
 
@@ -67,6 +68,18 @@ def test_a_client_goes_on_with_the_teacher_that_it_kept() -> None:
     assert not torch.equal(again.model["0.weight"], anew.model["0.weight"])
 
 
+def test_a_teacher_counts_its_steps_through_all_rounds() -> None:
+    """Otherwise the first step of each round would put the student in the teacher's place."""
+    model, data = world()
+    method, client = MeanTeacherUpdate(factor=2.0), np.array([2])
+    first = method.update(training(model, data, "stacked", client))
+    kept = {TEACHER: {name: tensor[0] for name, tensor in first.keep[TEACHER].items()}}
+    again = method.update(training(model, data, "stacked", client, round=3, stored=(kept,)))
+    steps = int(first.trained.steps[0])
+    assert first.keep[TEACHER][STEPS].tolist() == [steps]
+    assert again.keep[TEACHER][STEPS].tolist() == [2 * steps]
+
+
 def test_groups_agree_on_weights_by_distance() -> None:
     rng, sizes = np.random.default_rng(0), np.array([40, 10, 25, 30, 60, 5])
     models = [{"w": rng.normal(size=(3, 2)), "b": rng.normal(size=3)} for _ in sizes]
@@ -81,8 +94,9 @@ def test_groups_agree_on_weights_by_distance() -> None:
     means = []
     for _ in range(2):
         group = np.sort(draws.permutation(6)[:3])
-        v = sizes[group] * np.where(labelled[group] > 0, 6.0, 1.0)
-        centre = {name: sum(a * models[i][name] for a, i in zip(v, group, strict=True)) / v.sum() for name in like}
+        n = sizes[group]
+        v = n * np.where(labelled[group] > 0, 6.0, 1.0)
+        centre = {name: sum(a * models[i][name] for a, i in zip(n, group, strict=True)) / n.sum() for name in like}
         apart = [sum(np.linalg.norm(models[i][name] - centre[name]) for name in like) for i in group]
         beta = 7.0 if (labelled[group] > 0).any() else 40.0
         w = v * np.exp(-beta * np.array(apart) / sizes[group])

@@ -16,9 +16,12 @@ def average_outputs(at: StepContext, batch: Batch, x: Tensor, prefix: str = "") 
 
 
 @torch.no_grad()
-def move_average(at: StepContext, parameters: list[Tensor], average: float) -> None:
-    """θ' ← a·θ' + (1 − a)·θ; batch statistics are the trained network's."""
+def move_average(at: StepContext, parameters: list[Tensor], average: float | Tensor) -> None:
+    """θ' ← a·θ' + (1 − a)·θ, where a is one for all clients or each one's own, [K]; batch statistics are the trained
+    network's.
+    """
     for name, tensor in zip(at.execution.layout.trained, parameters, strict=True):
-        at.memory[name].lerp_(tensor, 1 - average)
+        share = average if isinstance(average, float) else average.view(-1, *[1] * (tensor.dim() - 1))
+        at.memory[name].lerp_(tensor, 1 - share)
     for name, tensor in zip(at.execution.layout.carried, at.carried, strict=True):
         at.memory[name].copy_(tensor)

@@ -23,6 +23,8 @@ from winnow.learn.stack import Batch, Draw, GradientRule, Loss, ModelState, Step
 from winnow.learn.tensor_arithmetic import real
 
 TEACHER = "teacher"
+STEPS = "steps so far"
+"""How many steps a teacher has followed, beside its parameters, whose names have no spaces."""
 NO_LABELS = "the client has no labels, and the first rounds are for those who have"
 SQUARED_DISTANCE = Loss("squared distance", lambda outputs, targets: (outputs.softmax(1) - targets).square().sum(1))
 
@@ -36,7 +38,10 @@ def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacherGradient(GradientRule):
     """CE(f(w(x)), y) over labelled samples + factor·‖p(w(u)) − sharpened p'(w'(u))‖² over unlabelled ones, bounded to a
-    norm. p' is the teacher's, whose parameters follow the student's: θ' ← a·θ' + (1 − a)·θ.
+    norm. p' is the teacher's, whose parameters follow the student's: θ' ← a_t·θ' + (1 − a_t)·θ.
+
+    a_t = min(1 − 1/(t + 1), a) for the client's steps t = 0, 1, … of all rounds: at first the teacher is the mean of
+    all students so far. With a = 0.999 alone it would hardly leave its start within hundreds of steps.
     """
 
     factor: float
@@ -63,7 +68,9 @@ class MeanTeacherGradient(GradientRule):
         return clipped(added(gradients, further, self.factor), self.clip), loss
 
     def after(self, at: StepContext, parameters: list[Tensor]) -> None:
-        move_average(at, parameters, self.average)
+        before = at.memory[STEPS]
+        move_average(at, parameters, (1 - 1 / (before + 1)).clamp_max(self.average))
+        before += 1
 
 
 class MeanTeacherUpdate(ClientUpdate):
@@ -87,7 +94,8 @@ class MeanTeacherUpdate(ClientUpdate):
         rule = MeanTeacherGradient(
             factor=self.factor, temperature=self.temperature, average=self.average, clip=self.clip
         )
-        trained = training.train(gradient_rule=rule, memory=training.stored_part(TEACHER, training.model))
+        new = {**training.model, STEPS: torch.zeros(1, device=training.data.device)}
+        trained = training.train(gradient_rule=rule, memory=training.stored_part(TEACHER, new))
         shares = labelled_share(training.data, training.clients)
         warming_up = training.round <= self.warmup_rounds
         return LocalResult(
@@ -104,7 +112,8 @@ class ConsensusAggregation(AggregationRule):
     v_i·exp(−β·Σ_layers ‖θ_i − θ̄‖ / n_i).
 
     v_i is the number of its samples, n_i, times `labelled_weight` if it says that it has labels; θ̄ is the group's mean
-    by v. β is `labelled_beta` in groups that have such a client.
+    by n: a labelled client is not near the centre because it counts more. β is `labelled_beta` in groups that have such
+    a client.
     """
 
     name: Literal["consensus"] = "consensus"
@@ -143,7 +152,7 @@ class _ConsensusFold:
         rule, sizes = self._rule, np.array([self._sizes[update.client] for update in group], np.float64)
         labelled = np.array([update.metrics.get(LABELLED, 0.0) > 0 for update in group])
         weights = sizes * np.where(labelled, rule.labelled_weight, 1.0)
-        centre = _weighted_mean(self._model, group, weights)
+        centre = _weighted_mean(self._model, group, sizes)
         distances = np.array([_distance(update.model, centre) for update in group])
         exponent = np.log(weights) - (rule.labelled_beta if labelled.any() else rule.beta) * distances / sizes
         return _weighted_mean(self._model, group, np.exp(exponent - exponent.max()))
