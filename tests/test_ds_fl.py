@@ -1,6 +1,7 @@
 """DS-FL: predictions instead of models, averaged, sharpened and distilled, against the rule written out."""
 
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from few_label_clients import CLIENTS, LOCAL, WAYS, epochs_of, training, world
-from winnow.core import UNTIL_ALL, ConfigError, ModelError, RoundFinished
-from winnow.learn.algorithms.ds_fl import OWN, TARGETS, DistillingServer, PredictionUpdate
+from winnow.core import UNTIL_ALL, ConfigError, ModelError, RoundFinished, stream
+from winnow.learn import teacher
+from winnow.learn.algorithms.ds_fl import OWN, ROUND, TARGETS, DistillingServer, PredictionUpdate
 from winnow.learn.client_round_method import PREDICTIONS
 from winnow.learn.reply_checks import check_replies
 from winnow.learn.server_optimiser import RoundAggregate
@@ -42,7 +44,7 @@ def test_a_client_learns_the_targets_then_its_labels_and_tells_probabilities(way
     other = deepcopy(model)
     nn.init.normal_(other[0].weight)
     kept = ({OWN: model_state(other)}, {}, {})
-    sent = {"model": model_state(model), TARGETS: {TARGETS: targets}}
+    sent = {"model": model_state(model), TARGETS: {TARGETS: targets, ROUND: torch.tensor(1)}}
     result = PredictionUpdate(epochs=3).update(training(model, data, way, open=shown, sent=sent, stored=kept))
     assert not result.model
     for place, client in enumerate(CLIENTS.tolist()):
@@ -66,7 +68,13 @@ def test_the_server_sharpens_the_mean() -> None:
         return model
 
     aggregate = RoundAggregate(
-        model={}, clients=2, population=3, trained_names=(), parts={PREDICTIONS: {PREDICTIONS: mean}}, distil=distil
+        model={},
+        clients=2,
+        population=3,
+        trained_names=(),
+        parts={PREDICTIONS: {PREDICTIONS: mean}},
+        distil=distil,
+        round=7,
     )
     server = DistillingServer(temperature=0.1, epochs=4)
     state, _ = server.step({}, {}, aggregate)
@@ -74,7 +82,47 @@ def test_the_server_sharpens_the_mean() -> None:
     np.testing.assert_allclose(seen[0][0].numpy(), raised / raised.sum(1, keepdims=True), rtol=1e-5)
     assert seen[0][1] == 4
     assert torch.equal(server.broadcast(state)[TARGETS][TARGETS], seen[0][0])
+    assert int(server.broadcast(state)[TARGETS][ROUND]) == 7
     assert server.broadcast({}) == {}
+
+
+def test_every_round_is_about_other_open_samples_and_targets_are_learnt_on_those_they_are_of() -> None:
+    model, data = world()
+    data, shown, client = known_rows(data), torch.randn(20, 6), np.array([1])
+    about = {each: np.sort(stream(5, "open samples", each).permutation(20)[:8]) for each in (1, 2)}
+    assert about[1].tolist() != about[2].tolist()
+    targets = torch.rand(8, 3).softmax(1)
+    sent = {"model": model_state(model), TARGETS: {TARGETS: targets, ROUND: torch.tensor(1)}}
+    result = PredictionUpdate(rows=8).update(training(model, data, "stacked", client, open=shown, sent=sent))
+    net, own = deepcopy(model), data.rows_of(1)
+    steps_by_hand(net, shown[about[1]], targets, epochs_of(np.arange(8), 8, 1, 1, "phase -3"))
+    steps_by_hand(net, data.x, data.y, epochs_of(own, 8, LOCAL.epochs * -(-len(own) // 8), 1))
+    with torch.no_grad():
+        expected = net(shown[about[2]]).softmax(1)
+    torch.testing.assert_close(result.parts[PREDICTIONS][PREDICTIONS][0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_server_learns_targets_on_the_samples_that_clients_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = prepared("rounds=2", "data.open=37", "client.rows=10", algorithm="ds-fl")
+    ds_fl = import_module("winnow.learn.algorithms.ds_fl")  # the package has the recipe by this name
+    predict, distil, told, learnt = ds_fl.predictions, teacher.distilled, [], []
+
+    def predictions(at: Any, states: Any, shown: Tensor) -> Tensor:
+        told.append(shown)
+        return predict(at, states, shown)
+
+    def distilled(at: Any, start: Any, shown: Tensor, *others: Any) -> Any:
+        learnt.append(shown)
+        return distil(at, start, shown, *others)
+
+    monkeypatch.setattr(ds_fl, "predictions", predictions)
+    monkeypatch.setattr(teacher, "distilled", distilled)
+    rounds = [each for each in ready.training.run(ready.federation) if isinstance(each, RoundFinished)]
+    assert [each.cost.sent_bytes / len(each.aggregated) for each in rounds] == [4 * 10 * 3] * 2
+    assert len(learnt) == 2
+    assert not torch.equal(*learnt)
+    assert all(any(torch.equal(shown, each) for each in learnt) for shown in told)
+    assert torch.equal(told[0], learnt[0])
 
 
 def test_replies_weigh_four_bytes_a_class_and_open_sample_and_carry_no_model() -> None:
@@ -119,8 +167,16 @@ def test_predictions_that_are_no_probabilities_are_refused(lie: str) -> None:
 @pytest.mark.parametrize("wrong", [torch.ones(20, 3), torch.full((20, 2), 0.5), torch.full((19, 3), 1 / 3)])
 def test_a_client_refuses_targets_that_are_no_probabilities(wrong: Tensor) -> None:
     model, data = world()
-    sent = {"model": model_state(model), TARGETS: {TARGETS: wrong}}
+    sent = {"model": model_state(model), TARGETS: {TARGETS: wrong, ROUND: torch.tensor(1)}}
     with pytest.raises(ModelError, match="the server's targets are not probabilities of 3 classes for 20 open samples"):
+        PredictionUpdate().update(training(model, known_rows(data), "loop", open=torch.randn(20, 6), sent=sent))
+
+
+@pytest.mark.parametrize("told", [{}, {ROUND: torch.tensor(3)}, {ROUND: torch.tensor(0)}, {ROUND: torch.ones(2)}])
+def test_a_client_refuses_targets_of_no_round_so_far(told: dict[str, Tensor]) -> None:
+    model, data = world()
+    sent = {"model": model_state(model), TARGETS: {TARGETS: torch.full((20, 3), 1 / 3), **told}}
+    with pytest.raises(ModelError, match="of which round so far"):
         PredictionUpdate().update(training(model, known_rows(data), "loop", open=torch.randn(20, 6), sent=sent))
 
 

@@ -243,7 +243,7 @@ class TrainingSetup:
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
-            open_rows=open_rows,
+            predicted_rows=experiment.client.predicted_rows(open_rows),
             layer=layer,
             notice="; ".join(filter(None, notices)),
         )

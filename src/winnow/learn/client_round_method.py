@@ -91,6 +91,10 @@ class ClientUpdate(Choice, AlgorithmPart):
     @abstractmethod
     def update(self, training: LocalTraining) -> LocalResult: ...
 
+    def predicted_rows(self, open_rows: int) -> int:
+        """Of so many open samples, for how many a reply has predictions, where it `sends_predictions`."""
+        return open_rows
+
     def heads(self, features: int, outputs: int) -> nn.Module | None:
         """Heads that it trains beside the model, on the features before its last layer; see `ExtendedModel`."""
         return None

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.core import ModelError
+from winnow.core import ModelError, stream
 from winnow.learn.stack import Batch, Draw, GradientRule, LocalTraining, ModelState, StepContext, TensorData, mean_loss
+from winnow.learn.stack.flat_client_data import Indices
 
 DISTILLATION_PHASE = -3
 """The phase of distillation: its batches are in an order of their own."""
@@ -30,9 +31,22 @@ class SoftLabelGradient(GradientRule):
         return gradients, mean_loss(batch, losses)
 
 
-def distilled(training: LocalTraining, start: ModelState, targets: Tensor, epochs: int) -> ModelState:
-    """Models [K, ...] after so many epochs over the open samples towards these probabilities, [open, classes]."""
+def samples_of_round(training: LocalTraining, round: int, rows: int) -> Tensor:
+    """So many of the open samples, those that a round is about. All parties draw the same, so that nobody has to send
+    which they are.
+    """
     shown = open_samples(training)
+    if rows >= len(shown):
+        return shown
+    return shown[torch.from_numpy(_drawn(training.seed, round, len(shown), rows)).to(shown.device)]
+
+
+def _drawn(seed: int, round: int, available: int, rows: int) -> Indices:
+    return np.sort(stream(seed, "open samples", round).permutation(available)[:rows])
+
+
+def distilled(training: LocalTraining, start: ModelState, shown: Tensor, targets: Tensor, epochs: int) -> ModelState:
+    """Models [K, ...] after so many epochs over the samples shown towards these probabilities, [shown, classes]."""
     present = np.unique(training.clients)
     data = TensorData(
         x=shown,
@@ -48,13 +62,12 @@ def distilled(training: LocalTraining, start: ModelState, targets: Tensor, epoch
 
 
 @torch.no_grad()
-def predictions(training: LocalTraining, states: ModelState) -> Tensor:
-    """The probabilities that each of the models gives the open samples, [K, open, classes]."""
-    shown = open_samples(training).unsqueeze(0)
+def predictions(training: LocalTraining, states: ModelState, shown: Tensor) -> Tensor:
+    """The probabilities that each of the models gives the samples shown, [K, shown, classes]."""
     told = []
-    for place in range(len(training.clients)):  # one after another: all open samples of one model fit into memory
+    for place in range(len(training.clients)):  # one after another: all samples of one model fit into memory
         model = {name: stack[place : place + 1] for name, stack in states.items()}
-        told.append(training.execution.outputs(model, shown))
+        told.append(training.execution.outputs(model, shown.unsqueeze(0)))
     return torch.cat(told).softmax(2)
 
 

@@ -52,8 +52,8 @@ class TrainingPlan:
     """Whose scores decide which model is best: the reference set's, the clients', or theirs after fine-tuning."""
     parameters: int = 0
     """The number of the model's parameters."""
-    open_rows: int = 0
-    """How many samples without labels everybody has."""
+    predicted_rows: int = 0
+    """Of how many open samples clients' predictions are, where they send such."""
     layer: str | None = None
     """The layer that is profiled, if any is."""
     rounds_before: int = 0
@@ -90,7 +90,7 @@ class TrainingPlan:
         )
 
         constant_bytes = sum(array.nbytes for part in self.constants.values() for array in part.values())
-        predictions = FLOAT_BYTES * self.open_rows * self.outputs if algorithm.client.sends_predictions else 0
+        predictions = FLOAT_BYTES * self.predicted_rows * self.outputs if algorithm.client.sends_predictions else 0
 
         @cache
         def work(passes: float) -> Work:

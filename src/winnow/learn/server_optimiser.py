@@ -30,6 +30,8 @@ class RoundAggregate:
     """What a model makes of samples of the target domain, for a server that `needs_target`."""
     distil: "Distil | None" = None
     """Trains a model on the open samples; None where there are none."""
+    round: int = 0
+    """Its number."""
 
 
 class Teach(Protocol):
@@ -51,7 +53,7 @@ class Features(Protocol):
 
 class Distil(Protocol):
     def __call__(self, model: ModelState, targets: Tensor, *, epochs: int) -> ModelState:
-        """The model after so many epochs on the open samples, towards these probabilities, [open, classes]."""
+        """The model after so many epochs on the round's open samples, towards these probabilities, [rows, classes]."""
 
 
 class ServerOptimiser(Choice, AlgorithmPart):

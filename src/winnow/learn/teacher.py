@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from winnow.core import Randomness
-from winnow.learn.distillation import distilled
+from winnow.learn.distillation import distilled, samples_of_round
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.pseudo_labels import AugmentedGradient
 from winnow.learn.stack import Execution, LocalTraining, ModelState
@@ -59,9 +59,10 @@ class Distiller:
     randomness: Randomness
 
     def __call__(self, model: ModelState, targets: Tensor, *, epochs: int, round: int) -> ModelState:
-        """The model after so many epochs towards these probabilities."""
+        """The model after so many epochs towards these probabilities, which are of the round's open samples."""
         training = replace(_at_server(self, model, round), open=self.x)
-        return {name: tensor[0] for name, tensor in distilled(training, training.model, targets, epochs).items()}
+        shown = samples_of_round(training, round, len(targets))
+        return {name: tensor[0] for name, tensor in distilled(training, training.model, shown, targets, epochs).items()}
 
 
 def _at_server(who: Teacher | Distiller, model: ModelState, round: int) -> LocalTraining:

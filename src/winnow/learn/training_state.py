@@ -91,6 +91,7 @@ class TrainingState:
             teach=None if self._teacher is None else partial(self._teacher, round=self.round),
             target=self._target,
             distil=None if self._distiller is None else partial(self._distiller, round=self.round),
+            round=self.round,
         )
         state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)
         if not is_bounded(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):

@@ -255,7 +255,7 @@ class TrainingWorkflow(TrainingState):
     def expected(self) -> ExpectedReply:
         """What a valid reply looks like."""
         plan, client = self._plan, self._plan.algorithm.client
-        predictions = {PREDICTIONS: {PREDICTIONS: torch.zeros(plan.open_rows, plan.outputs)}}
+        predictions = {PREDICTIONS: {PREDICTIONS: torch.zeros(plan.predicted_rows, plan.outputs)}}
         main, shapes = (PREDICTIONS, predictions) if client.sends_predictions else ("model", {})
         return ExpectedReply(
             parts={**client.extra_part_shapes(self.shared), **self.payload, **shapes},
