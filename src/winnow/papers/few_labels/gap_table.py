@@ -130,7 +130,8 @@ class GapTable(PaperItem):
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         found = {row.name: self._result_lines(row, lines) for row in self.rows}
         if not any(found.values()):
-            return [TextBlock(self.about), TextBlock("Not run: there are no records of it.")]
+            missing = TextBlock("Not run: there are no records of it.")
+            return [TextBlock(self.about), missing, *self._tuning_table(lines)]
         rounds = sorted({run.rounds for runs in found.values() for run in runs})
         lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         caption = (
