@@ -24,7 +24,9 @@ REFUSALS = {
     "SELECT patient, COUNT(*) FROM stays GROUP BY 1": PRIVATE,
     "SELECT COUNT(patient) FROM stays": "column 'patient' is private and cannot stand in COUNT; it may",
     "SELECT SUM(CASE WHEN\npatient = 'x' THEN 1 END) FROM stays": "cannot stand in SUM; it may stand in WHERE (line 2)",
-    "SELECT note, COUNT(*) FROM stays GROUP BY note": "GROUP BY note: it is protected and has no list of values",
+    "SELECT note, COUNT(*) FROM stays GROUP BY note": "protected and has no list of values; group by a comparison",
+    'SELECT COUNT(*) FROM stays WHERE outcome = "died"': "a value of outcome is written as a text: 'died' (line 1)",
+    "SELECT COUNT(*) FROM stays WHERE": "something is missing after 'WHERE' (line 1)",
     "SELECT age, COUNT(*) FROM stays": "column 'age' stands neither in GROUP BY nor in an aggregate (line 1)",
     "SELECT *, COUNT(*) FROM stays": "SELECT * would show rows; name columns of GROUP BY and aggregates (line 1)",
     "SELECT COUNT(*) FROM stays WHERE agee > 1": "there is no column 'agee'; did you mean 'age'? (line 1)",
@@ -212,3 +214,39 @@ def test_answers_of_different_samples_differ_and_equal_ones_repeat() -> None:
     first, again, other = (answer_of(sql.format(part), tables)["rows"] for part in (30, 30, 40))
     assert first == again
     assert first != other
+
+
+def test_a_lone_semicolon_and_help_do_not_leave_the_prompt(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = [";", "help", KeyboardInterrupt(), "SELECT COUNT(*) AS n FROM stays;", "exit;", "never read"]
+
+    def type_line(shown: str) -> str:
+        line = typed.pop(0)
+        if isinstance(line, KeyboardInterrupt):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", type_line)
+    told = call(capsys, "query", "-i")
+    assert told.code == 0
+    assert typed == ["never read"]
+    assert told.err.count("A statement ends with a semicolon") == 2
+    assert " n " in told.out
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("no/answer.csv", "--out no/answer.csv: there is no folder no; create it"),
+        ("folder.csv", "--out folder.csv: this is a folder; name a file"),
+    ],
+)
+def test_nobody_is_asked_where_the_answer_could_not_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str, said: str
+) -> None:
+    Path("folder.csv").mkdir()
+    monkeypatch.setattr(questions, "ask", lambda *_, **__: pytest.fail("somebody was asked"))
+    told = call(capsys, "query", "SELECT COUNT(*) FROM stays", "--out", out)
+    assert told.code == 2
+    assert said in told.err

@@ -214,4 +214,7 @@ def _check_allowed(question: Question, owner: str, own: QueryTerms, owners: int)
     if own.noise_delta is not None and question.epsilon is not None and question.delta > own.noise_delta:
         raise ConfigError(f"{owner} counts ε at δ = {own.noise_delta:g}; delta = {question.delta:g} is larger")
     if owners < own.owners and "per-owner" not in own.allow and not question.opens_nothing:
-        raise ConfigError(f"{owner} answers where {own.owners} owners take part at least; here it is {owners}")
+        raise ConfigError(
+            f"{owner} answers where at least {own.owners} owners take part, and {owners} would; wait until more sites "
+            "with the table are connected (winnow sites), or set owners in its rule of [[queries]]"
+        )

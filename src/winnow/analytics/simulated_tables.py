@@ -66,7 +66,8 @@ def _rule(question: Question, table: FederatedTable) -> QueryRule:
         lacking = ", ".join(each for each in needed if each not in SIMULATION_RULE.allow)
         listed = ", ".join(f'"{each}"' for each in needed)
         raise ConfigError(
-            f"{lacking} on table '{table.name}' needs a rule that allows it: add [[queries]] with allow = [{listed}]"
+            f"{lacking} on table '{table.name}' needs a rule that allows it: add [[queries]] with allow = [{listed}] "
+            "to the file that declares the table"
         )
     asked = ", ".join(needed) or "anything"
     raise ConfigError(f"no rule of [[queries]] allows {asked} on table '{table.name}'; add it to one rule's allow")

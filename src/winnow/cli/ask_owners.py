@@ -69,10 +69,22 @@ def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
 
     if path is not None and path.suffix.lower() != ending:
         raise ConfigError(f"{option} {path}: it is written as {ending}; name the file {path.stem}{ending}")
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"{option} {path}: it cannot be written; name another file")
+    if path is not None:
+        check_folder(path, option)
+
+
+def check_folder(path: Path, option: str = "--out") -> None:
+    """Refuse a file that cannot be written: owners would have spent privacy on an answer that is lost."""
+    import os
+
+    from winnow.core import ConfigError
+
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; create it, or name another file")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: this is a folder; name a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option} {path}: you may not write in the folder {path.parent}; name another file")
 
 
 class CountedSteps:

@@ -51,12 +51,12 @@ def query(
     budgets.
     """
     from winnow.analytics.sql.query_answer import check_ending
-    from winnow.cli.ask_owners import check_output
+    from winnow.cli.ask_owners import check_folder
     from winnow.core import ConfigError
 
     if out is not None:
         check_ending(out)
-        check_output(out, out.suffix)
+        check_folder(out)
 
     def respond(statement: str) -> None:
         prefix = EXPLAIN.match(statement)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROMPT, CONTINUED = "winnow> ", "   ...> "
+HELP = "A statement ends with a semicolon. Tab completes names, EXPLAIN in front asks nobody, exit or Ctrl-D leaves."
 WORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "COUNT(*)", "SUM(", "AVG(", "EXPLAIN")
 
 
@@ -18,7 +19,7 @@ def prompt(respond: Callable[[str], None], federation: Path | None) -> None:
     from winnow.core import WinnowError
 
     _complete(_names(federation))
-    say("A statement ends with a semicolon; Ctrl-D leaves.")
+    say(HELP)
     while (statement := _statement()) is not None:
         try:
             respond(statement)
@@ -30,6 +31,8 @@ def prompt(respond: Callable[[str], None], federation: Path | None) -> None:
 
 def _statement() -> str | None:
     """The next statement without its semicolon; None at the end of the input."""
+    from winnow.cli.console import say
+
     lines: list[str] = []
     while True:
         try:
@@ -38,10 +41,14 @@ def _statement() -> str | None:
             return None
         except KeyboardInterrupt:
             lines.clear()
+            say("")  # the next prompt begins a line of its own
             continue
-        if not lines and line.strip().rstrip(";").lower() in ("", "exit", "quit"):
-            if line.strip():
-                return None
+        word = line.strip().rstrip(";").lower()
+        if not lines and word in ("exit", "quit"):
+            return None
+        if not lines and word in ("", "help", "?"):
+            if word:
+                say(HELP)
             continue
         lines.append(line)
         if line.rstrip().endswith(";"):

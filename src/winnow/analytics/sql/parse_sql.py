@@ -81,4 +81,6 @@ def _syntax_error(error: SqlglotError) -> str:
         return f"the statement cannot be read as SQL: {one_line(error)[:120]}"
     first = details[0]
     near, description = one_line(first.get("highlight") or "")[:40], one_line(first["description"]).split("<class")[0]
+    if description.startswith("Required keyword"):  # it names an argument of the parser's own
+        return f"the statement cannot be read as SQL: something is missing after '{near}' (line {first['line']})"
     return f"the statement cannot be read as SQL: {description[:120].strip()} near '{near}' (line {first['line']})"

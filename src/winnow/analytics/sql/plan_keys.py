@@ -14,6 +14,7 @@ from winnow.analytics.sql.sql_text import parsed, tried
 from winnow.core.untrusted_text import one_line
 
 FLOATS = ("DOUBLE", "FLOAT")
+GROUP_HINT = "group by a comparison or by CASE with constants, or declare values = […]"
 
 
 def key_columns(keys: Iterable[QueryKey]) -> list[exp.Expr]:
@@ -36,7 +37,7 @@ def query_key(name: str, node: exp.Expr, kind: str, source: RowSource, opened: d
         named = next(each for each in node.find_all(exp.Column) if source.described(each).level == "private")
         raise refused(node, f"column '{named.name}' is private and cannot be shown; it may stand in WHERE")
     if known.level == "protected" and known.values is None:
-        raise refused(node, f"GROUP BY {shown}: it is protected and has no list of values")
+        raise refused(node, f"GROUP BY {shown}: it is protected and has no list of values; {GROUP_HINT}")
     return QueryKey(name=name, sql=node.sql("duckdb"), type=kind, values=_texts(known, kind, opened))
 
 

@@ -210,6 +210,7 @@ def held_apart(question: Question, terms: MergedTerms) -> bool:
     owner, table = lacking[0]
     if len(terms.owners) != 2 or any(len(terms.holders[name]) != 1 for name in divided) or len(divided) < 2:
         raise ConfigError(
-            f"{owner} has no table {table!r}; every owner has all tables, or of two owners each has one that is joined"
+            f"{owner} has no table {table!r}; every owner has all tables, or of two owners each has one that is "
+            "joined: --owners A,B chooses two"
         )
     return True

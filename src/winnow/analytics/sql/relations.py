@@ -113,13 +113,20 @@ class RowSource:
         if item is None:
             self.find(column)
             names = [name for each in self.items for name in each.relation.columns if not name.startswith(MARK)]
-            raise refused(
-                column, f"there is no column '{one_line(column.name)}'; {suggest(column.name, names, at_most=12)}"
-            )
+            hint = self._as_text(column) or suggest(column.name, names, at_most=12)
+            raise refused(column, f"there is no column '{one_line(column.name)}'; {hint}")
         known = item.relation.columns[column.name.lower()]
         if len(self.items) > 1:  # two tables may have columns of one name
             known = known.of(item.alias)
         return replace(known, conditional=True) if item.optional else known
+
+    def _as_text(self, column: exp.Column) -> str | None:
+        """What to write where a listed value stands without quotes, or in double ones, which are those of names."""
+        for each in self.items:
+            for name, known in each.relation.columns.items():
+                if column.name in (known.values or ()):
+                    return f"a value of {name} is written as a text: '{one_line(column.name)}'"
+        return None
 
     def choices(self, column: exp.Column) -> list[exp.Expr]:
         """The conditions by which a subquery chose the rows that have this value in a column."""

@@ -114,7 +114,7 @@ class QuestionBudget:
     def _does_not_last(self) -> str:
         left = epsilon_left(self.limit, self.budgets.spent(self.person, self.table))
         return (
-            f"ε {self.epsilon:g} does not last: {left:g} of {self.limit.epsilon:g} is left for {self.person} "
+            f"ε {self.epsilon:g} is too much: {left:g} of {self.limit.epsilon:g} is left for {self.person} "
             f"at {self.site}"
         )
 
