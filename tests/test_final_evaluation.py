@@ -206,7 +206,7 @@ def test_one_class_is_noted_and_nothing_fails() -> None:
     result = run(LOCAL, data, metric="auc", metrics=["f1", "accuracy"])
     assert result.best is None
     assert "auc is undefined on the reference set, which has one class only" in result.plan.notice
-    assert "not measured auc is undefined" in repr(result)
+    assert "note auc is undefined" in repr(result)
     assert result.view.evaluation is not None
     assert result.view.evaluation.notes == [
         "auc is undefined on the test set, which has one class only",

@@ -112,7 +112,7 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
     if summary.rejected:
         facts.append(("rejected", "1 reply" if summary.rejected == 1 else f"{summary.rejected} replies"))
     if view.evaluation and view.evaluation.notes:
-        facts.append(("not measured", "; ".join(view.evaluation.notes)))
+        facts.append(("note", "; ".join(view.evaluation.notes)))
     if summary.abandoned:
         facts.append(("abandoned", abandoned_text(summary)))
     if bad := LatestAssessments(view.events()).headline():

@@ -25,7 +25,10 @@ def label_conflict(whole: "Experiment") -> str | None:
     if labels is not None and whole.reference_clients:
         return "data.labels cannot be used with reference_clients, who need all their labels; remove one of the two"
     if labels is None and "clients" not in client.labels_at:
-        return f'{method} needs labels elsewhere: set data.labels, such as {{ at = "server", rows = 100 }}'
+        return (
+            f"{method} needs labels at the server, and here clients have them: set data.labels = "
+            '{ at = "server", rows = 100 }, or choose fixmatch or fedmatch, which learn from labels at clients'
+        )
     if labels is not None and not labels.holders <= client.labels_at:
         able = [name for name, recipe in Recipe.known.items() if labels.holders <= _labels_at(recipe)]
         instead = f"choose an algorithm that can ({listed(able)}), or other labels" if able else "choose other labels"

@@ -180,7 +180,7 @@ class Result:
         reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
         target = [] if summary.target is None else [(f"target {summary.target:g}", reached)]
         notes = "; ".join(self.view.evaluation.notes) if self.view.evaluation else ""
-        ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary), "not measured": notes}
+        ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary), "note": notes}
         return [*shown, *target, *privacy_spent_rows(summary), *((name, why) for name, why in ends.items() if why)]
 
 

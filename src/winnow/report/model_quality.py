@@ -97,10 +97,10 @@ def classes_section(groups: Groups) -> str:
 
 
 def notes_section(groups: Groups) -> str:
-    """What could not be measured at the end, and why."""
+    """What scores are of, and what could not be measured at the end."""
     records = [run.evaluation for runs in groups.values() for run in runs if run.evaluation]
     notes = dict.fromkeys(note for record in records for note in record.notes)
-    return section("Not measured", bullet_list(notes)) if notes else ""
+    return section("Notes on the scores", bullet_list(notes)) if notes else ""
 
 
 def pseudo_labels_section(groups: Groups) -> str:
