@@ -240,4 +240,6 @@ def test_explain_says_who_trains_which_leaf() -> None:
     assert "clustered by chance" in said(ensemble=three())
     assert "every leaf is trained by all clients" in said(ensemble=three(name="everybody"))
     assert "ε" not in said(ensemble=three())
+    assert "evidence" in said()
+    assert "evidence" not in said(ensemble=three())
     assert "composed; the worst client's ε is told" in said(ensemble=three(), collect=noise)

@@ -157,7 +157,7 @@ def test_another_encoder_does_not_see_the_features_of_the_first(own: Path, tmp_p
         ("own", "your own is 'file.py:function'"),
         ("../own.py\nx", "no encoder"),
         ("missing.py:encode", "encoder file 'missing.py' does not exist"),
-        ("{own}:nothing", "has no function 'nothing'"),
+        ("{own}:nothing", "has no function 'nothing'; "),
     ],
 )
 def test_a_wrong_name_is_told_in_one_line(own: Path, name: str, said: str) -> None:

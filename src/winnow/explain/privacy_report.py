@@ -133,7 +133,9 @@ def _encoder_text(experiment: Experiment) -> str:
 
 
 def _evidence(experiment: Experiment) -> Sequence[EvidenceKind]:
-    """The evidence on clients' data that the run gathers."""
+    """The evidence on clients' data that the run gathers; an ensemble does not compare its clients."""
+    if experiment.ensemble is not None:
+        return ()
     return experiment.quality.kinds(experiment.composed(), experiment.filters)
 
 

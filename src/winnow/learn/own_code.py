@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from winnow.core import ModelError
+from winnow.core import ModelError, suggest
 from winnow.core.split_factory_path import split_factory
 
 
@@ -29,7 +29,9 @@ def load_own_function(factory: str, what: str) -> Callable[..., Any]:
         raise ModelError(f"{what} file '{file}' cannot be run: {error!r}") from error
     name = name or _only_factory(module, file, what)
     if not callable(getattr(module, name, None)):
-        raise ModelError(f"{what} file '{file}' has no function '{name}'")
+        found = [each for each, value in vars(module).items() if inspect.isfunction(value) or inspect.isclass(value)]
+        hint = f"; {suggest(name, found, at_most=12)}" if found else ""
+        raise ModelError(f"{what} file '{file}' has no function '{name}'{hint}")
     function: Callable[..., Any] = getattr(module, name)
     return function
 
