@@ -1,5 +1,6 @@
 """winnow submit FILE --kit ME"""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from winnow.cli.federation.options import JobName, KitOption, connected
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
+from winnow.cli.interrupts import exit_on_interrupt, shell_argument
 from winnow.cli.options import AlgorithmName, Plugins, Rounds, Seed, Sets
 
 
@@ -67,9 +69,17 @@ def submit(
         if sites is None and min_sites is None and job.state().status == "queued":
             say("the job starts as soon as enough sites have accepted it; use --min-sites N to wait for more sites")
         if wait:
-            watch_job(job, stderr_console())
+            with exit_on_interrupt(lambda: _goes_on(job.name, kit)):
+                watch_job(job, stderr_console())
             if out is not None:
                 say(f"downloaded to {job.download(out)}")
+
+
+def _goes_on(job: str, kit: Path) -> str:
+    """Who no longer waits does not end a job."""
+    named = f"{shlex.quote(job)} --kit {shell_argument(kit)}"
+    ways = f"its result: winnow download {named}; to end it: winnow abort {named}"
+    return f"winnow: stopped waiting, and the job goes on; {ways}"
 
 
 @requires_deploy_extra
