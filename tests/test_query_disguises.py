@@ -179,32 +179,48 @@ PAID = TableDeclaration.model_validate(
             "pay": {"level": "protected", "type": "integer", "bounds": [0, 100_000]},
             "bonus": {"level": "protected", "type": "integer", "bounds": [0, 100_000]},
             "side": {"level": "protected", "values": ["north", "south"]},
+            "is_paid": {"level": "protected", "type": "integer", "bounds": [0, 1]},
+            "who": {"level": "private", "type": "integer"},
         }
     }
 )
+EVERYBODY = "WHERE who <> 999"
+"""A private column stands there, so it is not told which sets are empty."""
+
+
+def paid(pay: np.ndarray) -> list[OwnerTable]:
+    columns = {"pay": pay, "bonus": arrow.array(pay, mask=pay == 0), "side": ["north"] * 100 + ["south"] * 100}
+    rows = arrow.table({**columns, "is_paid": (pay > 0).astype(int), "who": np.arange(200)})
+    return [OwnerTable(PAID, rows.slice(first, 50)) for first in range(0, 200, 50)]
 
 
 @pytest.mark.parametrize(
     "north", ["SUM({0}) FILTER (WHERE side = 'north')", "SUM(CASE side WHEN 'north' THEN {0} END)"]
 )
 @pytest.mark.parametrize("number", ["pay", "bonus", "pay * 2 + bonus"])
-def test_the_one_person_elsewhere_who_has_a_number_is_not_what_two_sums_differ_by(number: str, north: str) -> None:
-    rows = arrow.table(
-        {
-            "pay": PAY,
-            "bonus": arrow.array(PAY, mask=PAY == 0),
-            "side": ["north"] * 100 + ["south"] * 100,
-        }
-    )
-    tables = [OwnerTable(PAID, rows.slice(first, 50)) for first in range(0, 200, 50)]
+@pytest.mark.parametrize("where", ["", EVERYBODY])
+def test_the_one_person_elsewhere_who_has_a_number_is_not_what_two_sums_differ_by(
+    number: str, north: str, where: str
+) -> None:
+    tables = paid(PAY)
     some = north.format(number)
-    (row,) = answer_of(f"SELECT {some} AS n, SUM({number}) AS s FROM stays", tables)["rows"]
+    (row,) = answer_of(f"SELECT {some} AS n, SUM({number}) AS s FROM stays {where}", tables)["rows"]
     assert None in row.values()
-    (row,) = answer_of("SELECT COUNT(bonus) FILTER (WHERE side = 'north') AS n, COUNT(bonus) AS s FROM stays", tables)[
-        "rows"
-    ]
+    (row,) = answer_of(
+        f"SELECT COUNT(bonus) FILTER (WHERE side = 'north') AS n, COUNT(bonus) AS s FROM stays {where}", tables
+    )["rows"]
     assert row == {"n": 30, "s": None}
-    assert answer_of("SELECT SUM(pay) AS s FROM stays", tables)["rows"] == [{"s": int(PAY.sum())}]
+    assert answer_of(f"SELECT SUM(pay) AS s FROM stays {where}", tables)["rows"] == [{"s": int(PAY.sum())}]
+
+
+@pytest.mark.parametrize("where", ["", EVERYBODY])
+def test_sums_with_conditions_are_told_where_enough_rows_have_a_number_on_either_side(where: str) -> None:
+    pay = np.tile([*range(1000, 1030), *[0] * 70], 2)
+    some = "SUM(pay) FILTER (WHERE side = 'north') AS n, SUM(pay) AS s, COUNT(bonus) AS c"
+    (row,) = answer_of(f"SELECT {some} FROM stays {where}", paid(pay))["rows"]
+    assert row == {"n": int(pay.sum()) // 2, "s": int(pay.sum()), "c": 60}
+    (row,) = answer_of(f"SELECT SUM(is_paid) AS n, AVG(is_paid) AS a FROM stays {where}", paid(pay))["rows"]
+    assert row == {"n": 60, "a": pytest.approx(0.3)}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from winnow.analytics.program import Program
 from winnow.analytics.sql.matched_join import Cell, MatchedJoin
 from winnow.analytics.sql.matched_rows import KeyedSum
-from winnow.analytics.sql.row_partition import AskedPart, decide_conditions
-from winnow.analytics.sql.row_sets import ALL_ROWS, DecidedSets, RowSet, chosen_first, filled_states, sets_of
+from winnow.analytics.sql.row_partition import AskedPart, DividedRows, decide_conditions
+from winnow.analytics.sql.row_sets import (
+    ALL_ROWS,
+    DecidedSets,
+    RowSet,
+    chosen_first,
+    condition_numbers,
+    filled_states,
+    sets_of,
+)
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
 
 Part = tuple[int, RowSet]
@@ -60,11 +68,16 @@ def _decide_within(
     numbers = {part: place for place, part in enumerate(conditions)}
     for part in (one for each in others for one in parts_of(join, each)):
         numbers.setdefault(part, len(numbers))
-    within = [tuple(numbers[part] for part in parts_of(join, each)) for each in others]
+    by_name = condition_numbers([part for _, part in conditions])
+    divided = [
+        DividedRows(
+            holds=tuple(numbers[part] for part in parts_of(join, each)),
+            implied=tuple(by_name[name] for name in each.implied if name in by_name),
+        )
+        for each in others
+    ]
     count_parts = partial(_count_parts, join, list(numbers), shown)
-    decided = yield from decide_conditions(
-        list(overlapping.values()), len(shown), count_parts, within, tell_empty=not join.plan.private
-    )
+    decided = yield from decide_conditions(list(overlapping.values()), len(shown), count_parts, divided)
     small = dict(zip(conditions, (states == SMALL for states in decided), strict=False))
     found = dict(zip(others, decided[len(conditions) :], strict=True))
     for each in chosen:

@@ -176,16 +176,18 @@ class AggregateReader:
         if text not in self._arguments:
             name, least_high = f"a{len(self._arguments)}", high if high > low else low + 1
             column = NumberColumn(name=name, low=low, high=least_high, whole=whole)
-            conditions = [*([] if condition is None else [condition]), *conditions_in(node), *self._chosen_by(node)]
+            filtered = [] if condition is None else [condition]
+            conditions = [*filtered, *conditions_in(node), *self._chosen_by(node)]
             conditions += [*reasons_in(node), *(one for each in conjuncts(condition) for one in alternatives_in(each))]
             conditions += _succeeds(node)
-            if not conditions and whole and 0 < high - low <= 1 and function != "count":
-                conditions = [exp.GT(this=exp.Paren(this=node.copy()), expression=exp.convert(int(low)))]
+            two = self.source.two_valued(node) if isinstance(node.unnest(), exp.Column) and low == 0 else []
             self._arguments[text] = Argument(
                 column=column,
                 sql=text,
-                conditions=tuple(dict.fromkeys(self._indicator(each) for each in conditions)),
-                differing=tuple(map(self._indicator, self._factors(node))),
+                conditions=self._indicators_of(conditions),
+                differing=self._indicators_of(self._factors(node)),
+                null_outside=self._indicators_of(filtered),
+                zero_outside=self._indicators_of([*filtered, *two]),
                 unseen=(known.conditional and not conditions) or self._chosen_before(node),
                 columns=known.columns,
             )
@@ -221,7 +223,10 @@ class AggregateReader:
 
     def divide(self, conditions: Sequence[exp.Expr]) -> None:
         """All numbers of the statement are told only if these conditions choose no few rows."""
-        self._divisions = tuple(dict.fromkeys(self._indicator(each) for each in conditions))
+        self._divisions = self._indicators_of(conditions)
+
+    def _indicators_of(self, conditions: Sequence[exp.Expr]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._indicator(each) for each in conditions))
 
     def _indicator(self, condition: exp.Expr) -> str:
         """The name of a column that has 1 where a condition holds."""

@@ -55,6 +55,10 @@ class Argument:
     """The indicators of conditions by which it chooses the rows that count, or that count more than others."""
     differing: tuple[str, ...] = ()
     """The indicators of rows that have another value than the least in a column that it multiplies."""
+    null_outside: tuple[str, ...] = ()
+    """The indicators of conditions: where one does not hold it is NULL, whatever a row has."""
+    zero_outside: tuple[str, ...] = ()
+    """The same where it is 0 or NULL."""
     unseen: bool = False
     """Whether it chooses rows by something else, within a subquery."""
     columns: frozenset[str] = frozenset()

@@ -43,16 +43,23 @@ class AskedPart:
     holds: tuple[tuple[int, bool], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DividedRows:
+    """Rows for which conditions, by number, hold together, such as those that have a number."""
+
+    holds: tuple[int, ...]
+    implied: tuple[int, ...]
+    """Conditions that are known to hold for all of them: that there are none elsewhere tells nothing."""
+
+
 def decide_conditions(
     overlapping: Sequence[bool],
     groups: int,
     count_parts: Callable[[Sequence[AskedPart]], Program[States]],
-    within: Sequence[tuple[int, ...]] = (),
-    *,
-    tell_empty: bool = True,
+    divided: Sequence[DividedRows] = (),
 ) -> Program[list[States]]:
     """The state of each condition's rows in each group that is shown, parts are counted once a condition; and then of
-    the rows `within` these parts for which others hold together: those that have a number, which sums are about.
+    the rows that these parts divide, which sums are about.
 
     Of conditions that are `overlapping`, which come last, one has to hold for a part to matter: rows for which none
     holds are in no sum.
@@ -83,29 +90,27 @@ def decide_conditions(
             found[place].parts = [(*part, holds) for part, holds, state in own if state != EMPTY]
             states[place] = SHOWN if any(holds and state == SHOWN for _, holds, state in own) else EMPTY
         decided.append(states)
-    return [*decided, *(yield from _decide_within(within, found, count_parts, tell_empty=tell_empty))]
+    return [*decided, *(yield from _decide_divided(divided, found, count_parts))]
 
 
-def _decide_within(
-    within: Sequence[tuple[int, ...]],
+def _decide_divided(
+    divided: Sequence[DividedRows],
     found: Sequence[_Group],
     count_parts: Callable[[Sequence[AskedPart]], Program[States]],
-    *,
-    tell_empty: bool,
 ) -> Program[list[States]]:
-    """SUM(pay) less SUM(pay) FILTER (WHERE ward = 'north') is the pay of the one person elsewhere who has any. Where it
-    is not told that a part is empty, only groups as a whole are asked about: few sets have rows in every part.
+    """SUM(pay) less SUM(pay) FILTER (WHERE ward = 'north') is the pay of the one person elsewhere who has any: rows are
+    told of where they are enough in every part.
     """
     asked = list[tuple[int, int]]()
     parts = list[AskedPart]()
-    for number, conditions in enumerate(within):
+    for number, rows in enumerate(divided):
         for place, group in enumerate(found):
-            for part in group.parts if tell_empty else [()]:
-                asked.append((number, place))
-                held = (*zip(group.accepted, part, strict=False), *((each, True) for each in conditions))
-                parts.append(AskedPart(place=place, holds=held))
+            for part in (tuple(zip(group.accepted, each, strict=True)) for each in group.parts):
+                if all(holds or condition not in rows.implied for condition, holds in part):
+                    asked.append((number, place))
+                    parts.append(AskedPart(place=place, holds=(*part, *((each, True) for each in rows.holds))))
     answers = yield from count_parts(parts)
-    states = [np.full(len(found), EMPTY, np.int8) for _ in within]
+    states = [np.full(len(found), EMPTY, np.int8) for _ in divided]
     for (number, place), state in zip(asked, answers.tolist(), strict=True):
         if state == SMALL or states[number][place] == EMPTY:
             states[number][place] = state

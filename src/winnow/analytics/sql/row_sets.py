@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Program
 from winnow.analytics.sql.query_plan import SEARCHES, QueryAggregate, QueryPlan
-from winnow.analytics.sql.row_partition import count_own_parts, decide_conditions
+from winnow.analytics.sql.row_partition import DividedRows, count_own_parts, decide_conditions
 from winnow.analytics.sql.selected_rows import SelectedRows
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.stats.suppression import EMPTY, SHOWN, SMALL, States
@@ -39,6 +39,8 @@ class RowSet:
     """Whether they are those for which a condition of the statement holds."""
     overlapping: bool = False
     """Whether they are chosen as those that have the values of a sum; of rows in no such set nothing is summed."""
+    implied: tuple[str, ...] = ()
+    """The indicators of conditions that are known to hold for all of them."""
 
     def mask(self, table: "OwnerTable") -> Mask:
         found = np.ones(len(table), bool)
@@ -81,6 +83,7 @@ def counted_rows(aggregate: QueryAggregate) -> RowSet:
         present=tuple(each.name for each in aggregate.inputs),
         chosen=unseen or overlaps,
         overlapping=overlaps and not unseen,
+        implied=tuple(name for each in aggregate.inputs for name in each.null_outside),
     )
 
 
@@ -89,8 +92,10 @@ def sets_behind(aggregate: QueryAggregate) -> list[RowSet]:
     found = [counted_rows(aggregate), *(RowSet(nonzero=(name,), chosen=True) for name in aggregate.conditions)]
     if aggregate.function not in (*SEARCHES, "count"):
         for each in aggregate.arguments:
-            found.append(RowSet(nonzero=(each.name,)))
-            found += [RowSet(present=(each.name,), nonzero=(name,)) for name in each.differing]
+            found.append(RowSet(nonzero=(each.name,), implied=each.zero_outside))
+            found += [
+                RowSet(present=(each.name,), nonzero=(name,), implied=each.null_outside) for name in each.differing
+            ]
     for each in aggregate.inputs:
         found += [RowSet(nonzero=(name,), chosen=True) for name in each.conditions]
         if each.unseen and aggregate.function not in (*SEARCHES, "count"):
@@ -184,15 +189,28 @@ def _decide_within(
         bits=bits,
         tell_empty=tell_empty,
     )
-    within = [(len(chosen) + place,) for place in range(len(others))]
+    by_name = condition_numbers(chosen)
+    divided = [
+        DividedRows(
+            holds=(len(chosen) + place,), implied=tuple(by_name[name] for name in each.implied if name in by_name)
+        )
+        for place, each in enumerate(others)
+    ]
     overlapping = [each.overlapping for each in chosen]
-    states = yield from decide_conditions(overlapping, len(shown), count_parts, within, tell_empty=tell_empty)
+    states = yield from decide_conditions(overlapping, len(shown), count_parts, divided)
     return {each: filled_states(rows, shown, own) for each, own in zip((*chosen, *others), states, strict=True)}
 
 
 def chosen_first(sets: Sequence[RowSet]) -> list[RowSet]:
     """Those that are chosen: by conditions, and then by having values."""
     return sorted((each for each in sets if each.chosen), key=lambda each: each.overlapping)
+
+
+def condition_numbers(conditions: Sequence[RowSet]) -> dict[str, int]:
+    """The places of those that one indicator tells."""
+    return {
+        each.nonzero[0]: number for number, each in enumerate(conditions) if len(each.nonzero) == 1 and not each.present
+    }
 
 
 def filled_states(rows: States, shown: NDArray[np.int64], states: States) -> States:
