@@ -38,7 +38,7 @@ class Reversed(torch.autograd.Function):
         return -ctx.factor * slope, None
 
 
-def by_hand(start: ExtendedModel, data: TensorData, client: int, factor: float) -> dict[str, Tensor]:
+def by_hand(start: ExtendedModel, data: TensorData, client: int, factor: float, entropy: bool) -> dict[str, Tensor]:
     net, own = deepcopy(start).train(), data.rows_of(client)
     *before, head = net.model
     known = own[data.y[own].numpy() >= 0]
@@ -54,18 +54,23 @@ def by_hand(start: ExtendedModel, data: TensorData, client: int, factor: float) 
         features = changed(weak, "weak all", data.x[torch.from_numpy(rows)], client, step, 8)
         for layer in before:
             features = layer(features)
-        shares = functional.linear(features, head.weight, head.bias).detach().softmax(1)
-        pairs = torch.einsum("nc,nf->ncf", shares, Reversed.apply(features, factor)).flatten(1)
+        shares = functional.linear(features, head.weight, head.bias).softmax(1)
+        pairs = torch.einsum("nc,nf->ncf", shares.detach(), Reversed.apply(features, factor)).flatten(1)
         logit = net.beside.layers(pairs)[:, 0]
-        domain = functional.binary_cross_entropy_with_logits(logit, torch.full_like(logit, float(len(known) > 0)))
-        (loss + domain**2 / 2).backward()
+        domains = torch.full_like(logit, float(len(known) > 0))
+        losses = functional.binary_cross_entropy_with_logits(logit, domains, reduction="none")
+        if entropy:
+            surprise = torch.special.entr(shares).sum(1)
+            losses = losses * (1 + torch.exp(-Reversed.apply(surprise, factor)))
+        (loss + losses.mean() ** 2 / 2).backward()
         optimiser.step()
     return dict(net.state_dict())
 
 
+@pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("way", MOST_WAYS_SLOW)
-def test_the_domain_head_goes_down_and_the_features_up(way: str) -> None:
-    method = FadeUpdate(factor=0.7, hidden=5)
+def test_the_domain_head_goes_down_and_the_features_up(way: str, entropy: bool) -> None:
+    method = FadeUpdate(factor=0.7, hidden=5, entropy=entropy)
     model, data = world()
     whole = extend_model(model, method, data.x[:4], 3, 0, "it")
     assert isinstance(whole, ExtendedModel)
@@ -74,7 +79,7 @@ def test_the_domain_head_goes_down_and_the_features_up(way: str) -> None:
     execution = choose_execution(net, data.x[:4], torch.zeros(4).long(), loss, way, own_steps="it")
     result = method.update(training(net, data, way, local=ONCE, execution=execution))
     now = 0.7 * math.tanh(5 * 1 / 50)  # the second of 50 rounds: 2/(1 + exp(-10p)) - 1 = tanh(5p)
-    assert_cohort(result, [by_hand(net, data, client, now) for client in CLIENTS.tolist()])
+    assert_cohort(result, [by_hand(net, data, client, now, entropy) for client in CLIENTS.tolist()])
     assert result.metrics["labelled"].tolist() == pytest.approx([0, 9 / 25, 11 / 35])
 
 

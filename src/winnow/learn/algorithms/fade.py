@@ -21,11 +21,23 @@ from winnow.learn.pseudo_labels import LABELLED, labelled_share
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, Draw, GradientRule, Loss, StepContext, mean_loss
 
-DOMAIN_LOSS = Loss(
-    "domain",
-    lambda outputs, domains: functional.binary_cross_entropy_with_logits(outputs[:, -1], domains, reduction="none"),
-)
+
+def _domain_losses(outputs: Tensor, domains: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs[:, -1], domains, reduction="none")
+
+
+def _sure_domain_losses(outputs: Tensor, domains: Tensor) -> Tensor:
+    logs = outputs[:, :-1].log_softmax(1)
+    entropy = -(logs.exp() * logs).sum(1)
+    return (1 + (-entropy).exp()) * _domain_losses(outputs, domains)
+
+
+DOMAIN_LOSS = Loss("domain", _domain_losses)
 """Of the last output, the logit of a source."""
+SURE_DOMAIN_LOSS = Loss("domain, sure samples first", _sure_domain_losses)
+"""The same times 1 + exp(−H) with the entropy H of the class probabilities (CDAN+E, Long et al., 2018, section 3.2).
+The gradient passes the weights, too: where the head is to be misled, predictions become surer.
+"""
 
 
 class DomainHead(nn.Module):
@@ -50,6 +62,7 @@ class AdversarialGradient(GradientRule):
     """
 
     factor: float
+    domain_loss: Loss
 
     @property
     def draws(self) -> Sequence[Draw]:
@@ -66,7 +79,7 @@ class AdversarialGradient(GradientRule):
             x=at.changed(weak, "weak all", everything),
             y=source.repeat_interleave(everything.weight.shape[1]),
         )
-        turned, domain_losses = at.gradients(parameters, seen, DOMAIN_LOSS)
+        turned, domain_losses = at.gradients(parameters, seen, self.domain_loss)
         domain = mean_loss(everything, domain_losses)
         for name, gradient, other in zip(at.execution.layout.trained, gradients, turned, strict=True):
             sign = 1.0 if name.startswith(BESIDE) else -self.factor
@@ -79,13 +92,15 @@ class FadeUpdate(ClientUpdate):
     samples.
 
     The features begin to hide the domain bit by bit: with p = round / `ramp_rounds` the factor is multiplied by
-    2/(1 + exp(−10·p)) − 1, as in the authors' code, where p is the share of the rounds that are over.
+    2/(1 + exp(−10·p)) − 1, as in the authors' code, where p is the share of the rounds that are over. With `entropy`
+    samples count more, the surer their class is, as in the authors' code, too.
     """
 
     name: Literal["fade"] = "fade"
     factor: float = Field(1.0, ge=0)
     ramp_rounds: int = Field(50, ge=0)
     hidden: int = Field(64, ge=1, le=65_536)
+    entropy: bool = False
     training_factor: ClassVar[float] = 2.0
     own_steps: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
@@ -100,7 +115,8 @@ class FadeUpdate(ClientUpdate):
 
     def update(self, training: LocalTraining) -> LocalResult:
         factor = self.factor * self.strength(training.round)
-        trained = training.train(gradient_rule=AdversarialGradient(factor=factor))
+        domain_loss = SURE_DOMAIN_LOSS if self.entropy else DOMAIN_LOSS
+        trained = training.train(gradient_rule=AdversarialGradient(factor=factor, domain_loss=domain_loss))
         shares = labelled_share(training.data, training.clients)
         return LocalResult(model=trained.states, trained=trained, metrics={LABELLED: shares})
 
