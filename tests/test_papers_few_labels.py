@@ -8,10 +8,13 @@ import pytest
 from command_line import call
 from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, read_lines
 from winnow.papers.few_labels.gap_table import TUNING_SEEDS, GapTable, gaps_closed
+from winnow.papers.few_labels.picture_tables import ENCODED, ENCODED_MEAN
 from winnow.papers.last_rounds import last_score
+from winnow.papers.page_blocks import TableBlock
 from winnow.papers.result_json_lines import ResultLines, lines_by_key
 
 PAPER = PAPERS["few-labels"]
+TABLES = [item for item in PAPER.items if isinstance(item, GapTable)]
 TINY = [
     "--set", "data.name=digits", "--set", "data.clients=4", "--set", "data.reference=100", "--set", "data.test=50",
     "--set", "select.count=2", "--set", "local.epochs=1", "--set", "data.labels.rows=60", "--set", "server.epochs=1",
@@ -40,14 +43,11 @@ def tuned(item: GapTable, best: str = "") -> ResultLines:
 
 
 def table(name: str) -> GapTable:
-    found = next(item for item in PAPER.items if item.name == name)
-    assert isinstance(found, GapTable)
-    return found
+    return next(item for item in TABLES if item.name == name)
 
 
 def test_every_row_has_as_many_candidates_on_seeds_that_no_table_shows() -> None:
-    for item in PAPER.items:
-        assert isinstance(item, GapTable)
+    for item in TABLES:
         tried = Counter(
             run.algorithm.partition("@")[0] for run in item.runs(ReproductionOptions(seeds=5)) if "@" in run.algorithm
         )
@@ -87,8 +87,7 @@ def test_tables_of_one_preset_share_a_choice_and_so_do_ways_of_selecting() -> No
 
 
 def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
-    for item in PAPER.items:
-        assert isinstance(item, GapTable)
+    for item in TABLES:
         wanted = ReproductionOptions(seeds=1, known=tuned(item))
         runs = {run.algorithm: run.experiment for run in item.runs(wanted) if run.experiment.seed == 0}
         assert runs["labelled-only"].client.name in ("idle", "plain")
@@ -102,6 +101,34 @@ def test_every_table_has_labels_alone_fixmatch_and_all_labels() -> None:
         assert runs["fixmatch"].client.name == "fixmatch"
         assert runs.keys() & {"semifl", "rscfed", "ds-fl", "fedema", "fade"}
         assert len({str(each.data.partition) for each in runs.values()}) == 1, "all rows have the same clients"
+
+
+def test_means_are_over_seeds_that_all_domains_have() -> None:
+    lines = lines_by_key(
+        RunResultLine(item=item.name, algorithm=row, seed=seed, rounds=1, trace=(score + 0.1 * seed + 0.01 * place,))
+        for place, item in enumerate(ENCODED)
+        for row, score in (("labelled-only", 0.5), ("fade", 0.6))
+        for seed in range(3 if row == "fade" else 2)
+        if place < 3 or seed != 1 or row != "fade"
+    )
+    _, table = ENCODED_MEAN.blocks(lines)
+    assert isinstance(table, TableBlock)
+    rows = {cells[0]: cells[1:] for cells in table.rows}
+    assert rows["Labelled domains only (2)"][:4] == ["0.5500", "0.5600", "0.5700", "0.5800"]
+    assert rows["Labelled domains only (2)"][5] == "–"
+    assert rows["FADE (2)"][:4] == ["0.7000", "0.7100", "0.7200", "0.7300"], "seeds 0 and 2"
+    assert rows["FADE (2)"][5].startswith("0.1000"), "seed 0 alone has both rows"
+    assert rows["FixMatch"][0] == "not run"
+    assert not ENCODED_MEAN.has_results({})
+
+
+def test_the_domain_without_labels_is_the_one_that_is_scored() -> None:
+    for item in ENCODED:
+        [run] = [run for run in item.runs(ReproductionOptions(seeds=1)) if run.algorithm == "fade@client.factor=1"]
+        data = run.experiment.data
+        assert run.experiment.encode is not None
+        assert data.labels is not None
+        assert data.labels.without == data.test_owners
 
 
 @pytest.mark.slow(part="papers")

@@ -1,4 +1,6 @@
-"""Tables on CIFAR-10 and PACS, for an accelerator: labels at the server, features without labels, another domain."""
+"""Tables on CIFAR-10 and PACS: labels at the server, features without labels, another domain. All are for an
+accelerator, but those over a frozen encoder.
+"""
 
 from dataclasses import replace
 
@@ -11,11 +13,20 @@ from winnow.papers.few_labels.gap_table import (
     GapTable,
     Row,
 )
+from winnow.papers.few_labels.mean_table import MeanTable
 
 AT_SERVER = (LABELLED_AT_SERVER, FIXMATCH, SEMIFL, ALL_LABELS_AND_SERVER)
 
 DOMAINS = {"art": "art_painting", "cartoon": "cartoon", "photo": "photo", "sketch": "sketch"}
+LABELLED_DOMAINS = Row(name="labelled-only", title="Labelled domains only", algorithm="fedavg")
+NO_FACTOR = Row(
+    name="fade-0",
+    title="Labelled domains only, with changed samples",
+    algorithm="fade",
+    settings=("client.factor=0",),
+)
 FADE = Row(name="fade", title="FADE", algorithm="fade")
+FADA = replace(FADE, name="fade-fada", title="FADE, sources weighed as by FADA", settings=("server.name=gap-gain",))
 
 
 def _domain_table(name: str, owner: str) -> GapTable:
@@ -25,23 +36,29 @@ def _domain_table(name: str, owner: str) -> GapTable:
         title=f"PACS, no labels in {owner.replace('_', ' ')}",
         preset="few-labels-pacs",
         settings=(f"data.test_owners=['{owner}']", f"data.labels={{at='some', without=['{owner}']}}"),
-        rows=(
-            Row(name="labelled-only", title="Labelled domains only", algorithm="fedavg"),
-            FIXMATCH,
-            Row(
-                name="fade-0",
-                title="Labelled domains only, with changed samples",
-                algorithm="fade",
-                settings=("client.factor=0",),
-            ),
-            FADE,
-            replace(
-                FADE, name="fade-fada", title="FADE, sources weighed as by FADA", settings=("server.name=gap-gain",)
-            ),
-            ALL_LABELS,
-        ),
+        rows=(LABELLED_DOMAINS, FIXMATCH, NO_FACTOR, FADE, FADA, ALL_LABELS),
         about="Four clients, a style each. Accuracy is on 600 pictures of the style without labels.",
         heavy=True,
+    )
+
+
+RATES = tuple(f"local.learning_rate={rate}" for rate in (0.01, 0.03, 0.1))
+FACTORS = tuple(f"client.factor={factor}" for factor in (0.3, 1, 3))
+"""FADE's candidates, with the preset's rate."""
+
+
+def _encoded_table(name: str, owner: str) -> GapTable:
+    """The same over features of a frozen encoder, which a processor computes."""
+    pictures = _domain_table(name, owner)
+    fade = replace(FADE, candidates=FACTORS)
+    return replace(
+        pictures,
+        name=f"pacs-encoded-{name}",
+        title=f"{pictures.title}, over a frozen encoder",
+        preset="few-labels-encoded",
+        rows=(LABELLED_DOMAINS, FIXMATCH, NO_FACTOR, fade, replace(FADA, tuned_as=FADE.name), ALL_LABELS),
+        candidates=RATES,
+        heavy=False,
     )
 
 
@@ -80,6 +97,18 @@ FALLING_FEATURES = replace(
     settings=("local.decay=cosine",),
 )
 
+ENCODED = tuple(_encoded_table(name, owner) for name, owner in DOMAINS.items())
+ENCODED_MEAN = MeanTable(
+    name="pacs-encoded-mean",
+    title="PACS over a frozen encoder, mean of four domains without labels",
+    about=(
+        "A dense layer of 64 units over features of EfficientNet-Lite0, which ImageNet has taught. Each column is a"
+        " table below: the style that has no labels."
+    ),
+    tables=ENCODED,
+    columns=tuple(owner.replace("_", " ").capitalize() for owner in DOMAINS.values()),
+)
+
 PICTURE_TABLES = (
     GapTable(
         name="cifar10-iid",
@@ -102,4 +131,6 @@ PICTURE_TABLES = (
     FALLING_FEATURES,
     *(_domain_table(name, owner) for name, owner in DOMAINS.items()),
     FALLING,
+    ENCODED_MEAN,
+    *ENCODED,
 )
