@@ -4,8 +4,11 @@
 
 Runs that were stopped go on when the command is repeated. What is finished stands in DIR/results.jsonl, which
 `winnow reproduce --from` takes; `--collect` adds what stopped runs have come to, and they still go on afterwards.
-Where rows are tuned, seeds of tuning are among `--seeds`, and settings may be chosen by what other commands have in
-`--tuned`, for which this one waits.
+Where rows are tuned, candidates run with the seeds of tuning among `--seeds`, rows with the others. Settings may be
+chosen by what other commands have in `--tuned`, for which this one waits, so that many cores can share a table:
+
+    python -m bench.paper_runs few-labels mnist-iid --algorithms semifl@local.learning_rate=0.03 --seeds 100 --out A
+    python -m bench.paper_runs few-labels mnist-iid --algorithms semifl --seeds 0 1 --tuned A/results.jsonl --out B
 """
 
 import argparse
@@ -30,7 +33,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paper", choices=sorted(PAPERS))
     parser.add_argument("item", help="a table or figure")
-    parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="rows or curves; default: all")
+    parser.add_argument(
+        "--algorithms", nargs="+", metavar="NAME", help="rows or curves, or row@candidate; default: all rows"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=[0])
     parser.add_argument("--rounds", type=int, metavar="N")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE")
@@ -89,19 +94,38 @@ class Part:
 
     def _runs(self) -> list[PaperRun]:
         """Runs of the rows and seeds, as far as their settings are known. A row has all runs that it was tuned with."""
+        runs = self._all_runs()
+        asked, tuning = self._asked(runs), _tuning_seeds(runs)
+        return [
+            run
+            for run in runs
+            if run.experiment.seed in self._chosen.seeds
+            and not asked.isdisjoint({run.algorithm, _row(run)})
+            and (_is_candidate(run) or run.experiment.seed not in tuning)
+        ]
+
+    def _all_runs(self) -> list[PaperRun]:
         wanted = replace(self._wanted, known=self._known())
-        runs = [run for item in self._items for run in item.runs(wanted)]
-        names = {_row(run) for run in runs}
-        rows = set(self._chosen.algorithms or names)
-        if unknown := rows - names:
-            self._refuse(f"no such row: {', '.join(sorted(unknown))}; rows are {', '.join(sorted(names))}")
-        return [run for run in runs if run.experiment.seed in self._chosen.seeds and _row(run) in rows]
+        return [run for item in self._items for run in item.runs(wanted)]
+
+    def _asked(self, runs: Sequence[PaperRun]) -> set[str]:
+        rows = {_row(run) for run in runs}
+        asked = set(self._chosen.algorithms or rows)
+        if unknown := asked - rows - {run.algorithm for run in runs}:
+            self._refuse(f"no such row: {', '.join(sorted(unknown))}; rows are {', '.join(sorted(rows))}")
+        return asked
 
     def _known(self) -> dict[tuple[str, ...], ResultLine]:
         return {**_read(self._chosen.tuned), **self._lines}
 
     def _is_complete(self) -> bool:
-        return {run.experiment.seed for run in self._runs()} >= {*self._chosen.seeds}
+        """Whether every row has runs with the seeds that are reported; one that is still to be tuned has candidates
+        alone.
+        """
+        runs = self._all_runs()
+        ready = {_row(run) for run in runs if not _is_candidate(run)}
+        rows = {_row(run) for run in runs} & self._asked(runs)
+        return {*self._chosen.seeds} <= _tuning_seeds(runs) or rows <= ready
 
     def _compute(self, runs: Sequence[PaperRun]) -> None:
         specs = [
@@ -124,6 +148,14 @@ class Part:
 
 def _is_whole(line: ResultLine | None, run: PaperRun) -> bool:
     return isinstance(line, RunResultLine) and line.rounds >= run.experiment.rounds
+
+
+def _is_candidate(run: PaperRun) -> bool:
+    return "@" in run.algorithm
+
+
+def _tuning_seeds(runs: Iterable[PaperRun]) -> set[int]:
+    return {run.experiment.seed for run in runs if _is_candidate(run)}
 
 
 def _row(run: PaperRun) -> str:

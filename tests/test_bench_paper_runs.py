@@ -33,3 +33,29 @@ def test_a_collected_part_of_a_run_is_replaced_by_the_whole(
     write_lines(results, lines_by_key([part]))
     main()
     assert lines(results) == [whole]
+
+
+def test_a_row_waits_for_its_candidates_and_does_not_run_with_the_seed_of_tuning(
+    tmp_path: Path, data_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not (data_directory / "mnist").exists():
+        pytest.skip("needs MNIST")
+    common = ["paper_runs", "few-labels", "mnist-predictions", "--rounds", "1", "--data", str(data_directory)]
+    quick = ["--set", "data.open=100", "--set", "local.steps=1", "--set", "data.clients=2"]
+    results = {rate: tmp_path / rate / "results.jsonl" for rate in ("0.03", "0.1")}
+    for rate, out in results.items():
+        candidate = f"labelled-only@local.learning_rate={rate}"
+        monkeypatch.setattr(
+            "sys.argv", [*common, *quick, "--algorithms", candidate, "--seeds", "100", "--out", str(out.parent)]
+        )
+        main()
+        [line] = lines(out)
+        assert (line.algorithm, line.seed) == (candidate, 100)
+    row = [*common, *quick, "--algorithms", "labelled-only", "--seeds", "0", "100", "--out", str(tmp_path / "row")]
+    monkeypatch.setattr("sys.argv", [*row, "--tuned", *map(str, results.values())])
+    main()
+    assert [(line.algorithm, line.seed) for line in lines(tmp_path / "row" / "results.jsonl")] == [("labelled-only", 0)]
+    monkeypatch.setattr("sys.argv", [*common, "--algorithms", "labelled", "--out", str(tmp_path / "wrong")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no such row: labelled; rows are" in capsys.readouterr().err
