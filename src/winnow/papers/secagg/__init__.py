@@ -56,7 +56,8 @@ SENT140 = TradeOffFigure(
     about=(
         "Sent140 as far as it is at hand: the test part that LEAF makes of users with at least 30 tweets, 2,875 users"
         " with five tweets each on average, 20 of them a round; an LSTM over 5,000 hashed words, 353,410 parameters,"
-        " local Adam. The learning rate was chosen on a seed of its own."
+        " local Adam. The learning rate was chosen on a seed of its own. 61 % of all tweets are of one class: a network"
+        " that scores 0.61 or less has learnt nothing."
     ),
     codes=(
         UNCOMPRESSED,
