@@ -109,7 +109,11 @@ def test_inputs_without_names_are_passed_by_position() -> None:
     ("form", "output", "message"),
     [
         ("tensor", "logits", "model.output = 'logits', but the model returns a single tensor; omit it"),
-        ("dict", "loss", "model.output = 'loss' is not an output with one row per sample; the model returns: \"hidden\""),
+        (
+            "dict",
+            "loss",
+            "model.output = 'loss' is not an output with one row per sample; the model returns: \"hidden\"",
+        ),
         (
             "pair",
             None,

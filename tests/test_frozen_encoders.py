@@ -187,7 +187,7 @@ def test_characters_can_be_read_back() -> None:
     assert decode_characters(numbers) == ["a dog", "", "naïve 🐕", ""]
     assert decode_characters(encode_characters(["long text"], 4, "here")) == ["long"]
     for wrong in (-1, 0x110000, 0xD800):
-        with pytest.raises(DataError, match="not the number of a character"):
+        with pytest.raises(DataError, match="not a character's number"):
             decode_characters(np.array([[97, wrong]]))
 
 

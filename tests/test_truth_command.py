@@ -168,7 +168,9 @@ def test_trust_is_written_for_a_training(tmp_path: Path, capsys: pytest.CaptureF
     assert [*report.training_weights["trust"]] == [*names.values()]
     assert {names["ann"], "eve"} <= {*told["trust"]}
     untold = TruthReport({"participants": [{"worker": "ann", "trust": None}]})
-    with pytest.raises(winnow.WinnowError, match=r"the answer has nobody's trust; ask owners of a table for it \(--trust\)"):
+    with pytest.raises(
+        winnow.WinnowError, match=r"the answer has nobody's trust; ask owners of a table for it \(--trust\)"
+    ):
         _ = untold.training_weights
 
 

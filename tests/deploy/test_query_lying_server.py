@@ -164,7 +164,7 @@ def test_an_explanation_of_no_shape_is_one_line(
 )
 def test_a_log_of_no_events_is_one_line(capsys: pytest.CaptureFixture[str], server: LyingServer, event: str) -> None:
     server.lines = [("event", event)]
-    line = "a line of the job's log is not an event: the server sent something that no job writes"
+    line = "a line of the job's log is not an event: no job writes what the server sent"
     assert refused(capsys, server) == line
     assert line in call(capsys, "logs", "a-job", "--kit", server.kit).err
 

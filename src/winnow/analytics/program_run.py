@@ -41,7 +41,9 @@ class ProgramRun(Generic[T]):
         try:
             self._go_on(values)
         except (ArithmeticError, LookupError, MemoryError, ValueError) as error:
-            raise WinnowError(f"what step {label!r} opened is what no rows give: an owner lied, or this is a fault of Winnow") from error
+            raise WinnowError(
+                f"step {label!r} opened numbers that no rows give: an owner lied, or this is a fault of Winnow"
+            ) from error
 
     def _go_on(self, values: Opened | None) -> None:
         """To the next step that opens anything: one without entries needs no party."""

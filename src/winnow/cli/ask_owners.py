@@ -75,8 +75,6 @@ def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
 
 def check_folder(path: Path, option: str = "--out") -> None:
     """Refuse a file that cannot be written: owners would have spent privacy on an answer that is lost."""
-    import os
-
     from winnow.core import ConfigError
 
     if not path.parent.is_dir():

@@ -78,5 +78,5 @@ def decode_characters(rows: NDArray[Any]) -> list[str]:
     """The texts whose characters have these numbers; what is no character's number is refused."""
     wrong = (rows < 0) | (rows > sys.maxunicode) | ((rows >= 0xD800) & (rows <= 0xDFFF))
     if wrong.any():
-        raise DataError(f"texts: {int(rows[wrong][0])} is not the number of a character; set data.text.unit = 'characters'")
+        raise DataError(f"texts: {int(rows[wrong][0])} is not a character's number; set data.text.unit = 'characters'")
     return ["".join(map(chr, row[row != PADDING].tolist())) for row in rows]

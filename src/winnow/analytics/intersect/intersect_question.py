@@ -44,7 +44,7 @@ class IntersectQuestion(Question):
         from winnow.analytics.program import Match  # noqa: PLC0415 - who only reads questions loads no tables
 
         if not terms.declaration.column(self.key).key:
-            raise ConfigError(f"column '{self.key}' is not a key at every owner; declare key = true to match rows by it")
+            raise ConfigError(f"column '{self.key}' is not a key at every owner; declare key = true to match by it")
         if terms.sizes_only is not None and self.reveal != "size":
             raise ConfigError(f"{terms.sizes_only} tells only how many keys are in common; ask for reveal = 'size'")
         between = self.between or terms.owners

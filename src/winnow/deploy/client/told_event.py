@@ -10,4 +10,4 @@ def told_event(line: LogLine) -> AnyEvent:
     try:
         return decode_event(line.text.encode())
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise RunError("a line of the job's log is not an event: the server sent something that no job writes") from error
+        raise RunError("a line of the job's log is not an event: no job writes what the server sent") from error
