@@ -407,7 +407,7 @@ def test_a_budget_is_asked_before_a_noisy_step_and_its_refusal_is_the_end() -> N
 
     def refuse() -> None:
         booked.append("asked")
-        raise ConfigError("ε 0.5 does not last: 0.3 of 4 is left for ana")
+        raise ConfigError("ε 0.5 is too much: 0.3 of 4 is left for ana")
 
     parties.sites[1] = AnalysisSite(
         question,
@@ -420,7 +420,7 @@ def test_a_budget_is_asked_before_a_noisy_step_and_its_refusal_is_the_end() -> N
         identities=_Unsigned(),
     )
     workflow = AnalysisWorkflow(question, parties.names)
-    with pytest.raises(WinnowError, match=r"owner-1: ε 0\.5 does not last"):
+    with pytest.raises(WinnowError, match=r"owner-1: ε 0\.5 is too much"):
         list(workflow.run(parties.federation()))
     assert booked == ["asked"]
 

@@ -149,7 +149,7 @@ def test_an_owner_that_refuses_is_named_with_its_reason(world: TableWorld, conne
         )
         first = connection.ask(StatisticsQuestion(table="stays", columns=("age",), epsilon=3.9))
         assert first.values["epsilon"] == 3.9
-        with pytest.raises(RunError, match=r"^north refuses: ε 2 does not last: 0\.\d+ of 4 is left for ana at north$"):
+        with pytest.raises(RunError, match=r"^north refuses: ε 2 is too much: 0\.\d+ of 4 is left for ana at north$"):
             connection.ask(StatisticsQuestion(table="stays", columns=("age",), epsilon=2.0))
     finally:
         world.allow(RULE.replace('["stays"]', '["stays", "beds"]'))

@@ -183,7 +183,7 @@ def test_one_noise_and_one_booking_however_often_a_step_is_asked_for(server: Ask
             "the server numbers this site's clients from 3, but this job started with 0"
         )
         other = server.deploy(server.bundle(), job="job-2")
-        assert other.reason == "ε 1.5 does not last: 1.29 of 2 is left for the-lead at plant-a"
+        assert other.reason == "ε 1.5 is too much: 1.29 of 2 is left for the-lead at plant-a"
     assert server.spent() == cost
 
 

@@ -149,7 +149,7 @@ def test_what_is_left_composes_and_a_question_that_does_not_last_books_nothing(s
     left = rho(4.0) - 3 * rho(1.9)
     shown = epsilon_left(LIMIT, budgets.spent("ana", "stays"))
     assert rho(shown) <= left < rho(shown + 0.01)
-    refusal = f"ε {shown + 0.2:g} does not last: {shown:g} of 4 is left for ana at clinic"
+    refusal = f"ε {shown + 0.2:g} is too much: {shown:g} of 4 is left for ana at clinic"
     late = budget(budgets, "late", round(shown + 0.2, 6))
     assert late.shortage() == late.book() == refusal
     assert not late.is_booked()
