@@ -141,11 +141,11 @@ def test_small_changes_are_not_made() -> None:
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        ({"client": torch.zeros(4, 2)}, "no parts of models like this one"),
-        ({"0.weight": torch.zeros(3, 8, 6)}, "no parts of models like this one"),
-        ({"more": torch.zeros(4, 8)}, "no parts of models like this one"),
-        ({"0.bias": torch.tensor(0.0)}, "no parts of models like this one"),
-        ({"0.bias": torch.zeros(4, 8, dtype=torch.float64)}, "no parts of models like this one"),
+        ({"client": torch.zeros(4, 2)}, "not parts of models like this one"),
+        ({"0.weight": torch.zeros(3, 8, 6)}, "not parts of models like this one"),
+        ({"more": torch.zeros(4, 8)}, "not parts of models like this one"),
+        ({"0.bias": torch.tensor(0.0)}, "not parts of models like this one"),
+        ({"0.bias": torch.zeros(4, 8, dtype=torch.float64)}, "not parts of models like this one"),
         ({"0.bias": torch.full((4, 8), torch.nan)}, "not finite"),
     ],
 )
@@ -158,10 +158,10 @@ def test_a_server_that_sends_other_things_as_helpers_is_refused(lie: Named, mess
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        (None, "no part of a model like this one"),
-        ({"0.bias": torch.zeros(3)}, "no part of a model like this one"),
-        ({"0.bias": torch.zeros(8, dtype=torch.int64)}, "no part of a model like this one"),
-        ({"more": torch.zeros(8)}, "no part of a model like this one"),
+        (None, "not part of a model like this one"),
+        ({"0.bias": torch.zeros(3)}, "not part of a model like this one"),
+        ({"0.bias": torch.zeros(8, dtype=torch.int64)}, "not part of a model like this one"),
+        ({"more": torch.zeros(8)}, "not part of a model like this one"),
         ({"0.bias": torch.full((8,), torch.inf)}, "not finite"),
     ],
 )

@@ -117,6 +117,10 @@ def query_answer(**changes: Any) -> QueryAnswer:
         "hidden_values": 0,
         "unlisted_rows": False,
         "minimum": 10,
+        "sql": "SELECT ward, COUNT(*) AS n FROM stays GROUP BY ward",
+        "table": "stays",
+        "owners": ["a", "b"],
+        "plan": [],
     }
     return QueryAnswer({**told, **changes})
 

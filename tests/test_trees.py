@@ -283,7 +283,7 @@ def test_a_model_with_impossible_parts_is_refused(changes: dict[str, Any]) -> No
     with pytest.raises(RunError, match="the model in the answer"):
         BoostedTrees({**answer, **changes}).predict(rows_of(5))
     other = {**answer, "trees": [{**tree, "output": 3} for tree in answer["trees"]]}
-    with pytest.raises(RunError, match="classes that are none"):
+    with pytest.raises(RunError, match="classes that do not exist"):
         BoostedTrees(other).predict(rows_of(5))
 
 
