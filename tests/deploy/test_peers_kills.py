@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from killing import job_processes
-from test_secure_deployed import DEADLINE, SETS, SITES, answers
+from test_secure_deployed import DEADLINES, SETS, SITES, answers
 
 from waiting import eventually
 from winnow.core import Rejected, RoundFinished
@@ -22,7 +22,7 @@ ROUNDS = 6
 EVERYBODY, GONE = {*range(8)}, {6, 7}
 PEERS = (
     *SETS,
-    DEADLINE,
+    *DEADLINES,
     "quality.evidence=[]",
     "collect={name='peers', average_to_server=true}",
     "aggregate={name='partial', weights='size'}",
