@@ -122,6 +122,17 @@ def test_means_are_over_seeds_that_all_domains_have() -> None:
     assert not ENCODED_MEAN.has_results({})
 
 
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_row_runs_once_all_candidates_have_results(table: GapTable) -> None:
+    candidates = [run for run in table.runs(ReproductionOptions(seeds=0)) if run.experiment.seed in TUNING_SEEDS]
+    known = lines_by_key(
+        RunResultLine(item=run.item, algorithm=run.algorithm, seed=run.experiment.seed, rounds=1, trace=(0.5,))
+        for run in candidates
+    )
+    ready = {run.algorithm for run in table.runs(ReproductionOptions(seeds=1, known=known))}
+    assert ready >= {row.name for row in table.rows if not row.untrained_of}
+
+
 def test_the_domain_without_labels_is_the_one_that_is_scored() -> None:
     for item in ENCODED:
         [run] = [run for run in item.runs(ReproductionOptions(seeds=1)) if run.algorithm == "fade@client.factor=1"]

@@ -50,13 +50,13 @@ FACTORS = tuple(f"client.factor={factor}" for factor in (0.3, 1, 3))
 def _encoded_table(name: str, owner: str) -> GapTable:
     """The same over features of a frozen encoder, which a processor computes."""
     pictures = _domain_table(name, owner)
-    fade = replace(FADE, candidates=FACTORS)
+    fade, fada = (replace(row, candidates=FACTORS) for row in (FADE, FADA))
     return replace(
         pictures,
         name=f"pacs-encoded-{name}",
         title=f"{pictures.title}, over a frozen encoder",
         preset="few-labels-encoded",
-        rows=(LABELLED_DOMAINS, FIXMATCH, NO_FACTOR, fade, replace(FADA, tuned_as=FADE.name), ALL_LABELS),
+        rows=(LABELLED_DOMAINS, FIXMATCH, NO_FACTOR, fade, replace(fada, tuned_as=fade.name), ALL_LABELS),
         candidates=RATES,
         heavy=False,
     )
