@@ -253,6 +253,17 @@ def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(pos
         database.close()
 
 
+def test_a_connection_in_use_is_closed_with_its_database(postgres: str) -> None:
+    """A thread may be in the middle of a transaction while the server stops."""
+    database = Database(fresh_database(postgres))
+    with database.read_session() as session:
+        held = session.connection().connection.dbapi_connection
+        database.close()
+        assert session.scalar(text("SELECT 1")) == 1
+    assert isinstance(held, psycopg.Connection)
+    assert held.closed
+
+
 def acquires(lease: Lease) -> bool:
     with suppress(DBAPIError):  # the row is locked still
         return lease.acquire_or_renew()

@@ -15,6 +15,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from winnow.core import WinnowError
 
@@ -57,6 +58,8 @@ class Database:
                 f"database = {url!r} is not a database URL; use sqlite:///FILE or postgresql://USER@HOST/NAME"
             ) from error
         self._writing = self._engine.execution_options(**WRITE_OPTIONS)
+        self._closed = False
+        event.listen(self._engine, "checkin", self._close_late)
         if not self.shared:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
@@ -131,7 +134,13 @@ class Database:
             ) from error
 
     def close(self) -> None:
+        self._closed = True
         self._engine.dispose()
+
+    def _close_late(self, connection: Any, record: ConnectionPoolEntry) -> None:
+        """Close what a thread still used when all others were closed: its pool is gone, and nobody else would."""
+        if self._closed and connection is not None:
+            record.invalidate()
 
     def __str__(self) -> str:
         return self.url.render_as_string(hide_password=True)
