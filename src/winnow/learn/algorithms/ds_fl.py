@@ -34,7 +34,7 @@ class PredictionUpdate(ClientUpdate):
     epochs: int = Field(1, ge=1)
     """Of distillation; those of training are the optimiser's."""
     rows: int | None = Field(None, ge=1)
-    """How many open samples a round is about, drawn anew in each, as re-implementations do; all of them, if it is not set.
+    """How many open samples a round is about, drawn anew in each, as re-implementations do; all of them if not set.
     Messages are as small as with so few samples, and models see all in the course of the rounds.
     """
     own_steps: ClassVar[bool] = True
