@@ -1,5 +1,6 @@
 """Frozen encoders between real processes: each site encodes its own rows once, and nothing of the encoder is sent."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ def job(folder: Path) -> Path:
     return folder / "job.toml"
 
 
-def experiment(folder: Path) -> tuple[Experiment, Any]:
+def experiment(folder: Path, scale: str = "none") -> tuple[Experiment, Any]:
     own = tomllib.loads(job(folder).read_text())
+    own["encode"]["scale"] = scale
     own["encode"]["name"] = str(folder / own["encode"]["name"])
     own["model"]["text_encoder"] = str(folder / own["model"]["text_encoder"])
     wanted = resolve({**TABLE, **own})
@@ -76,10 +78,11 @@ def passes(folder: Path) -> int:
 
 
 @pytest.mark.slow(part="deploy")
+@pytest.mark.parametrize("scale", ["none", "standard"])
 def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
-    wanted, described = experiment(tmp_path)
+    wanted, described = experiment(tmp_path, scale)
     monkeypatch.chdir(tmp_path)
     simulated = run_experiment(wanted, out=tmp_path / "simulated")
     sent: list[dict[str, Any]] = []
@@ -105,9 +108,13 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
         broker.close()
     assert isinstance(ended, JobFinished), ended
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+    model_json = tmp_path / "simulated" / "model.json"
     rounds = [event["metrics"]["reference"] for event in events_of(broker.lines) if event["kind"] == "round_finished"]
     simulated_rounds = [event for event in simulated.view.events() if event.kind == "round_finished"]
     assert rounds == [dict(event.metrics["reference"]) for event in simulated_rounds]
+    descriptions = [json.loads(path.read_text()) for path in (Path(ended.output["model.json"]), model_json)]
+    assert descriptions[0].get("feature_scaling") == descriptions[1].get("feature_scaling")
+    assert (descriptions[0].get("feature_scaling") is None) == (scale == "none")
     # each site has encoded its own samples once; the server its own, and none again after it was started anew
     assert [sum(site.ready.data.sizes) for site in broker.sites] == encoded
     assert [passes(site.folder) for site in broker.sites] == encoded
