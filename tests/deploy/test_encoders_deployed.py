@@ -130,6 +130,29 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
     assert not np.isin(weights.flatten(), adapters.numpy()).any()
 
 
+@pytest.mark.slow(part="deploy")
+def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method learns from labels alone, and samples without any still count where features are standardised."""
+    job(tmp_path)
+    table = {**TABLE, "algorithm": "fedavg", "model": {"name": "linear"}}
+    table["data"] = {"name": "digits", "clients": 6, "labels": {"at": "clients", "share": 0.3}}
+    wanted = resolve({**table, "encode": {"name": str(tmp_path / "code.py:encode"), "scale": "standard"}})
+    monkeypatch.chdir(tmp_path)
+    run_experiment(wanted, out=tmp_path / "simulated")
+    own, server = dealt(wanted, tmp_path / "data", sites=2)
+    described = _of_experiment(wanted)
+    broker = Broker("", own, server, tmp_path / "job")
+    broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=described.files)))
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+
+
 def test_a_jobs_own_encoder_is_custom_code_and_among_its_files(tmp_path: Path) -> None:
     described = describe_job(_with_table(job(tmp_path)))
     assert described.files == {"code.py": CODE.encode()}
