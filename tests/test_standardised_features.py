@@ -220,6 +220,14 @@ def test_a_saved_model_takes_raw_rows_and_scores_them_as_the_run_did(own: str, t
     assert saved.predict_proba(reference.x[:1])[0] == pytest.approx(shares[0], abs=1e-4)
 
 
+def test_an_encoder_of_another_width_is_told_in_one_line(own: str, tmp_path: Path) -> None:
+    run(experiment(own), tmp_path / "run")
+    (tmp_path / "other.py").write_text("def encode(samples):\n    return samples[:, :2]\n")
+    saved = load_model(tmp_path / "run", encoder=f"{tmp_path / 'other.py'}:encode")
+    with pytest.raises(DataError, match=r"samples have shape \(2,\); the model was trained on \(5,\)"):
+        saved.predict(styles().x[:3])
+
+
 def test_an_owner_can_use_the_model_by_its_own_numbers(own: str, tmp_path: Path) -> None:
     result = run(experiment(own), tmp_path / "run")
     saved = load_model(tmp_path / "run", encoder=own)

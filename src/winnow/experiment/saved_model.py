@@ -155,9 +155,16 @@ class SavedModel:
 
     def _outputs(self, rows: Any) -> NDArray[Any]:
         refuse_incomplete(self.info)
-        x = self.preprocessing.transform(rows) if self.encode is None else self._scaled_features(self.encode, rows)
+        if self.encode is not None and self.encode.scale == "standard" and self.feature_scaling is None:
+            raise ModelError(
+                "the run had no reference set to standardise features by (encode.scale); "
+                "pass rows of the owner who uses the model: model.standardised_by(rows).predict(rows)"
+            )
+        x = self.preprocessing.transform(rows) if self.encode is None else self._features(self.encode, rows)
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
+        if self.feature_scaling is not None:
+            x = self.feature_scaling.apply(x)
         try:
             outputs = torch.cat(list(self._batches(x))).numpy()
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:  # a module may fail in any way
@@ -166,15 +173,6 @@ class SavedModel:
         if self.preprocessing.targets and len(outputs) and values != self.outputs:
             raise ModelError(f"the model returns {values} values for a row, not {self.outputs}")
         return outputs
-
-    def _scaled_features(self, encode: EncodeSettings, rows: Any) -> NDArray[np.float32]:
-        if encode.scale == "standard" and self.feature_scaling is None:
-            raise ModelError(
-                "the run had no reference set to standardise features by (encode.scale); "
-                "pass rows of the owner who uses the model: model.standardised_by(rows).predict(rows)"
-            )
-        features = self._features(encode, rows)
-        return features if self.feature_scaling is None else self.feature_scaling.apply(features)
 
     def _features(self, encode: EncodeSettings, rows: Any) -> NDArray[np.float32]:
         encoder = SampleEncoder(encode, self.preprocessing, torch.device("cpu"))
