@@ -1,5 +1,6 @@
 """Frozen encoders between real processes: each site encodes its own rows once, and nothing of the encoder is sent."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ def job(folder: Path) -> Path:
     return folder / "job.toml"
 
 
-def experiment(folder: Path) -> tuple[Experiment, Any]:
+def experiment(folder: Path, scale: str = "none") -> tuple[Experiment, Any]:
     own = tomllib.loads(job(folder).read_text())
+    own["encode"]["scale"] = scale
     own["encode"]["name"] = str(folder / own["encode"]["name"])
     own["model"]["text_encoder"] = str(folder / own["model"]["text_encoder"])
     wanted = resolve({**TABLE, **own})
@@ -76,10 +78,11 @@ def passes(folder: Path) -> int:
 
 
 @pytest.mark.slow(part="deploy")
+@pytest.mark.parametrize("scale", ["none", "standard"])
 def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
-    wanted, described = experiment(tmp_path)
+    wanted, described = experiment(tmp_path, scale)
     monkeypatch.chdir(tmp_path)
     simulated = run_experiment(wanted, out=tmp_path / "simulated")
     sent: list[dict[str, Any]] = []
@@ -105,9 +108,13 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
         broker.close()
     assert isinstance(ended, JobFinished), ended
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+    model_json = tmp_path / "simulated" / "model.json"
     rounds = [event["metrics"]["reference"] for event in events_of(broker.lines) if event["kind"] == "round_finished"]
     simulated_rounds = [event for event in simulated.view.events() if event.kind == "round_finished"]
     assert rounds == [dict(event.metrics["reference"]) for event in simulated_rounds]
+    descriptions = [json.loads(path.read_text()) for path in (Path(ended.output["model.json"]), model_json)]
+    assert descriptions[0].get("feature_scaling") == descriptions[1].get("feature_scaling")
+    assert (descriptions[0].get("feature_scaling") is None) == (scale == "none")
     # each site has encoded its own samples once; the server its own, and none again after it was started anew
     assert [sum(site.ready.data.sizes) for site in broker.sites] == encoded
     assert [passes(site.folder) for site in broker.sites] == encoded
@@ -121,6 +128,29 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
     adapters = torch.cat([tensor.flatten() for arrays in sent for tensor in arrays.values()])
     weights = np.random.default_rng(0).normal(size=(64, 24)).astype(np.float32)
     assert not np.isin(weights.flatten(), adapters.numpy()).any()
+
+
+@pytest.mark.slow(part="deploy")
+def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method learns from labels alone, and samples without any still count where features are standardised."""
+    job(tmp_path)
+    table = {**TABLE, "algorithm": "fedavg", "model": {"name": "linear"}}
+    table["data"] = {"name": "digits", "clients": 6, "labels": {"at": "clients", "share": 0.3}}
+    wanted = resolve({**table, "encode": {"name": str(tmp_path / "code.py:encode"), "scale": "standard"}})
+    monkeypatch.chdir(tmp_path)
+    run_experiment(wanted, out=tmp_path / "simulated")
+    own, server = dealt(wanted, tmp_path / "data", sites=2)
+    described = _of_experiment(wanted)
+    broker = Broker("", own, server, tmp_path / "job")
+    broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=described.files)))
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
 
 
 def test_a_jobs_own_encoder_is_custom_code_and_among_its_files(tmp_path: Path) -> None:

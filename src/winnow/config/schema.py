@@ -165,6 +165,7 @@ class Experiment(Settings):
             filter_conflict(self.filters, whole)
             or label_conflict(self)
             or self._decay_conflict()
+            or self._scale_conflict()
             or self.evaluation.conflict(self)
             or ensemble_conflict(self)
             or self.quality.conflict(whole, self.filters)
@@ -180,6 +181,14 @@ class Experiment(Settings):
         return (
             f"local.decay_rounds = {lasts}, but there are {self.rounds} rounds; after a cosine the learning rate is 0, "
             "so raise it"
+        )
+
+    def _scale_conflict(self) -> str | None:
+        if self.encode is None or self.encode.scale == "none" or not self.client.bounds_samples:
+            return None
+        return (
+            f"{method_name(self.client)} hides each sample, and with encode.scale = {self.encode.scale!r} a sample "
+            "changes the features of all others of its client, which no ε would count; set encode.scale = 'none'"
         )
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.preprocessing import Preprocessing
+from winnow.data.preprocessing import Affine, Preprocessing
 
 Indices: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float32]
@@ -184,6 +184,8 @@ class FederatedData:
     """Samples without labels that everybody may see."""
     hidden_labels: Targets | None = None
     """An array like the clients' y with the labels that they do not get. For the recorder of a simulation alone."""
+    feature_scaling: Affine | None = None
+    """By which the server standardised an encoder's features of what it scores, if it did."""
 
     @property
     def client_names(self) -> "ClientNames":

@@ -21,7 +21,7 @@ from winnow.data import (
     Preprocessing,
 )
 from winnow.data.known_sets import KNOWN_SETS
-from winnow.data.preprocessing import Label
+from winnow.data.preprocessing import Affine, Label
 from winnow.data.types import ClientNames
 from winnow.experiment.build_ensemble import simulated_ensemble
 from winnow.experiment.build_training_workflow import (
@@ -78,6 +78,8 @@ class PreparedRun:
     """The scikit-learn estimator with the module's parameters; None where the model is none."""
     conditions: DataConditions
     preprocessing: Preprocessing
+    feature_scaling: Affine | None
+    """By which the server standardised an encoder's features, if it did."""
     client_names: ClientNames
     class_labels: Sequence[Label]
     """What classes are called, in the order of their numbers; none in a regression."""
@@ -161,6 +163,7 @@ def prepare_run(
         fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
         preprocessing=clients.preprocessing,
+        feature_scaling=federated.feature_scaling,
         client_names=federated.client_names,
         class_labels=federated.preprocessing.labels(federated.clients.classes or 0),
         sizes=clients.sizes,

@@ -16,6 +16,15 @@ from winnow.data import ClientData, ClientsOnDemand, Examples, FederatedData, Pr
 from winnow.data.text import decode_characters
 from winnow.data.types import Features
 from winnow.experiment.feature_cache import FeatureCache, sample_digests
+from winnow.experiment.standardise_features import (
+    LABELLED,
+    scaled_examples,
+    server_scaling,
+    standardise_clients,
+    standardised,
+    standardised_on_demand,
+    standardised_open,
+)
 from winnow.learn.encoders import EncodeSettings, FrozenEncoder, Samples, build_encoder
 from winnow.learn.encoders.settings import checked_features
 
@@ -50,6 +59,11 @@ class SampleEncoder:
         self._settings, self._preprocessing, self._device = settings, preprocessing, device
         self._folder, self._on_encoded = settings.cache or folder, on_encoded
         _check_kind(settings, preprocessing)
+
+    @property
+    def standardises(self) -> bool:
+        """Whether whoever holds features is to standardise them."""
+        return self._settings.scale == "standard"
 
     @cached_property
     def _encoder(self) -> FrozenEncoder:
@@ -102,10 +116,24 @@ def encode_clients(
     """Clients whose samples are features, and their local tests. What is not in memory is encoded when it is loaded."""
     if isinstance(clients, ClientsOnDemand):
         load, template = clients.load, encoder.examples(clients.template)
-        return replace(clients, load=lambda client: encoder.examples(load(client)), template=template), None
+        encoded = replace(clients, load=lambda client: encoder.examples(load(client)), template=template)
+        return standardised_on_demand(encoded) if encoder.standardises else encoded, None
     rows = _rows_of(clients, local_test)
     [found] = encoder.encode([clients.x[rows]])
-    return _with_features(clients, rows, found), local_test and _with_features(local_test, rows, found)
+    return _with_client_features(encoder, clients, local_test, rows, found)
+
+
+def _with_client_features(
+    encoder: SampleEncoder,
+    clients: ClientData,
+    local_test: ClientData | None,
+    rows: NDArray[np.int64],
+    found: NDArray[np.float32],
+) -> tuple[ClientData, ClientData | None]:
+    own, held_out = _with_features(clients, rows, found), local_test and _with_features(local_test, rows, found)
+    if encoder.standardises:
+        standardise_clients(own, held_out)
+    return own, held_out
 
 
 def _rows_of(clients: ClientData, local_test: ClientData | None) -> NDArray[np.int64]:
@@ -136,13 +164,14 @@ def encode_federated(federated: FederatedData, encoder: SampleEncoder) -> Federa
     held = [federated.reference, federated.test]
     if isinstance(clients, ClientsOnDemand):
         reference, test = map(encoder.examples, held)
-        return replace(
+        encoded = replace(
             federated,
             clients=encode_clients(encoder, clients, None)[0],
             reference=reference,
             test=test,
             preprocessing=feature_preprocessing(federated.preprocessing),
         )
+        return _standardised_at_server(encoded) if encoder.standardises else encoded
     rows = _rows_of(clients, local_test)
     taught, shown = federated.server_labelled, federated.open
     besides = [*(each.x for each in held), *([] if taught is None else [taught.x]), *([] if shown is None else [shown])]
@@ -150,14 +179,29 @@ def encode_federated(federated: FederatedData, encoder: SampleEncoder) -> Federa
     features = iter(others)
     reference, test = (replace(each, x=next(features)) for each in held)
     labelled = None if taught is None else replace(taught, x=next(features))
-    return replace(
+    own, held_out = _with_client_features(encoder, clients, local_test, rows, found)
+    encoded = replace(
         federated,
-        clients=_with_features(clients, rows, found),
-        local_test=None if local_test is None else _with_features(local_test, rows, found),
+        clients=own,
+        local_test=held_out,
         reference=reference,
         test=test,
         server_labelled=labelled,
         open=None if shown is None else next(features),
         hidden_labels=None if federated.hidden_labels is None else federated.hidden_labels[rows],
         preprocessing=feature_preprocessing(federated.preprocessing),
+    )
+    return _standardised_at_server(encoded) if encoder.standardises else encoded
+
+
+def _standardised_at_server(encoded: FederatedData) -> FederatedData:
+    scaling = server_scaling(encoded.reference, encoded.test)
+    labelled, shown = encoded.server_labelled, encoded.open
+    return replace(
+        encoded,
+        reference=scaled_examples(encoded.reference, scaling),
+        test=scaled_examples(encoded.test, scaling),
+        server_labelled=None if labelled is None else standardised(labelled, LABELLED),
+        open=None if shown is None else standardised_open(shown),
+        feature_scaling=scaling,
     )

@@ -22,6 +22,7 @@ from winnow.core.message_decoding import UnreadableError, from_json
 from winnow.core.split_factory_path import own_code_names
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
+from winnow.data.preprocessing import Affine
 from winnow.experiment.model_card import card_text
 from winnow.experiment.model_card_data import MODEL_NAMES_OWN, ModelInfo
 from winnow.learn.encoders import EncodeSettings
@@ -61,6 +62,8 @@ class ModelDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     info: ModelInfo
     encode: dict[str, Any] | None = None
     """The frozen encoder whose features the model takes, if it does."""
+    feature_scaling: dict[str, Any] | None = None
+    """By which those features are standardised, if they are."""
 
 
 class _NamedModel(Settings):
@@ -82,6 +85,7 @@ def write_description(
     preprocessing: Preprocessing,
     info: ModelInfo,
     encode: EncodeSettings | None,
+    feature_scaling: Affine | None,
 ) -> None:
     """Write model.json and the card beside the parameters, which are already there."""
     description = ModelDescription(
@@ -95,6 +99,7 @@ def write_description(
         preprocessing=preprocessing.to_json(),
         info=info,
         encode=None if encode is None else _encoder_without_paths(encode),
+        feature_scaling=None if feature_scaling is None else feature_scaling.model_dump(mode="json"),
     )
     text = msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
     write_text_atomically(folder / file_names.CARD, card_text(info, preprocessing))
@@ -194,6 +199,21 @@ def stored_encoder(folder: Path, description: ModelDescription) -> EncodeSetting
         return EncodeSettings.model_validate({**description.encode, "cache": None})
     except ValidationError as error:
         raise _damaged(folder, one_line(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
+
+
+def stored_feature_scaling(folder: Path, description: ModelDescription) -> Affine | None:
+    """Means and deviations of a folder, one of each a feature."""
+    if description.feature_scaling is None:
+        return None
+    try:
+        scaling = Affine.model_validate(description.feature_scaling)
+    except ValidationError as error:
+        raise _damaged(folder, one_line(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
+    if (len(scaling.shift),) != tuple(description.sample_shape):
+        raise _damaged(
+            folder, f"{len(scaling.shift)} features are standardised, the model takes {description.sample_shape}"
+        )
+    return scaling
 
 
 def _check_together(folder: Path, description: ModelDescription, preprocessing: Preprocessing) -> None:

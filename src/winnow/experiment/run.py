@@ -390,6 +390,7 @@ def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
         prepared.preprocessing,
         prepared.sizes,
         Provenance(started=label.started, machine=label.machine, commit=label.commit),
+        prepared.feature_scaling,
     )
     if view.path is not None:
         with warn_if_unwritten("the model's description", "the run is finished; continue it to write it again"):

@@ -15,7 +15,7 @@ from winnow.config.schema import Experiment, InMemoryModel
 from winnow.core import ConfigError, DataError, ModelError
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
-from winnow.data.preprocessing import Label, TargetSpec
+from winnow.data.preprocessing import Affine, Label, TargetSpec
 from winnow.experiment.encode_data import SampleEncoder
 from winnow.experiment.model_card import card_text
 from winnow.experiment.model_card_data import DataSizes, ModelInfo, model_info
@@ -28,9 +28,11 @@ from winnow.experiment.model_folder import (
     read_description,
     stored_description,
     stored_encoder,
+    stored_feature_scaling,
     write_description,
 )
 from winnow.experiment.provenance import Provenance
+from winnow.experiment.standardise_features import scaling_of
 from winnow.learn.adapted_model import AdaptedModel, own_module
 from winnow.learn.encoders import EncodeSettings
 from winnow.learn.extended_model import model_without_heads
@@ -63,6 +65,8 @@ class SavedModel:
     """Which of the model's outputs is the prediction, where it has several."""
     encode: EncodeSettings | None = None
     """The frozen encoder whose features the model takes, where it takes any."""
+    feature_scaling: Affine | None = None
+    """By which its features are standardised: the numbers of the run's reference set, or those of `standardised_by`."""
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
@@ -84,6 +88,14 @@ class SavedModel:
     def predict_proba(self, rows: Any) -> NDArray[np.float64]:
         """The probability of each class, a row each, in the order of `classes`."""
         return self.preprocessing.probabilities(self._outputs(rows))
+
+    def standardised_by(self, rows: Any) -> Self:
+        """The model for an owner with these raw rows, labelled or not: features are standardised by their means and
+        deviations, as every client did with its own in training (`encode.scale`).
+        """
+        if self.encode is None or self.encode.scale == "none":
+            raise ModelError("the model takes no standardised features (encode.scale); use it as it is")
+        return replace(self, feature_scaling=scaling_of(self._features(self.encode, rows), "the owner"))
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that `winnow.load` reads: parameters, preprocessing and a card. Nothing in it is a pickle."""
@@ -116,6 +128,7 @@ class SavedModel:
                 preprocessing=self.preprocessing,
                 info=self.info,
                 encode=self.encode,
+                feature_scaling=self.feature_scaling,
             )
 
     def export_onnx(self, path: str | Path) -> Path:
@@ -142,11 +155,16 @@ class SavedModel:
 
     def _outputs(self, rows: Any) -> NDArray[Any]:
         refuse_incomplete(self.info)
-        x: NDArray[Any] = self.preprocessing.transform(rows)
-        if self.encode is not None:
-            x = SampleEncoder(self.encode, self.preprocessing, torch.device("cpu")).encode([x])[0]
+        if self.encode is not None and self.encode.scale == "standard" and self.feature_scaling is None:
+            raise ModelError(
+                "the run had no reference set to standardise features by (encode.scale); "
+                "pass rows of the owner who uses the model: model.standardised_by(rows).predict(rows)"
+            )
+        x = self.preprocessing.transform(rows) if self.encode is None else self._features(self.encode, rows)
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
+        if self.feature_scaling is not None:
+            x = self.feature_scaling.apply(x)
         try:
             outputs = torch.cat(list(self._batches(x))).numpy()
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:  # a module may fail in any way
@@ -155,6 +173,10 @@ class SavedModel:
         if self.preprocessing.targets and len(outputs) and values != self.outputs:
             raise ModelError(f"the model returns {values} values for a row, not {self.outputs}")
         return outputs
+
+    def _features(self, encode: EncodeSettings, rows: Any) -> NDArray[np.float32]:
+        encoder = SampleEncoder(encode, self.preprocessing, torch.device("cpu"))
+        return encoder.encode([self.preprocessing.transform(rows)])[0]
 
     @torch.no_grad()
     def _batches(self, x: NDArray[Any]) -> Iterator[Tensor]:
@@ -218,6 +240,7 @@ def load_model(
         info=description.info,
         output=description.output,
         encode=encode,
+        feature_scaling=stored_feature_scaling(path, description),
     )
 
 
@@ -233,7 +256,7 @@ def _encoder(folder: Path, description: ModelDescription, own: str | None) -> En
             f"{folder} does not contain the code of the encoder '{one_line(settings.name)[:100]}'; pass it: "
             f'winnow.load(folder, encoder="FILE.py:FUNCTION"), which runs that file'
         )
-    return EncodeSettings(name=own)
+    return EncodeSettings(name=own, scale=settings.scale)
 
 
 def _own_copy(model: Any, shape: tuple[int, ...], outputs: int, preprocessing: Preprocessing) -> nn.Module:
@@ -252,6 +275,7 @@ def trained_model(
     preprocessing: Preprocessing,
     sizes: DataSizes,
     made: Provenance,
+    feature_scaling: Affine | None,
 ) -> SavedModel:
     """The best model of a run that has just ended: a copy, as predictions must not depend on what is done to it."""
     if plan.classes is None and not preprocessing.targets:
@@ -268,4 +292,5 @@ def trained_model(
         built_outputs=plan.built_outputs,
         info=model_info(experiment, plan, summary, own_module(module), sizes, made),
         encode=experiment.encode and experiment.encode.model_copy(update={"cache": None}),
+        feature_scaling=feature_scaling,
     )

@@ -57,6 +57,8 @@ UNITS = (
     "value, over all owners together and under their rules"
 )
 
+STANDARDISED = " Every client standardises features by means and deviations of its own, which stay there, too."
+
 
 def make_privacy_report(experiment: Experiment, spent: Mapping[str, float] | None = None) -> PrivacyReport:
     return PrivacyReport(
@@ -129,6 +131,7 @@ def _encoder_text(experiment: Experiment) -> str:
     return (
         f"encode: {experiment.encode.name}{own} turns samples into features once, where the samples are; it is neither "
         "trained nor sent, and features stay there: whoever has them can tell much of the samples."
+        + (STANDARDISED if experiment.encode.scale == "standard" else "")
     )
 
 
@@ -276,6 +279,8 @@ def _in_result(experiment: Experiment) -> Iterator[str]:
     means = "mean losses, " if reports_training_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
     yield "how many samples each client has, and what it is called (in a deployed job, if its site tells)"
+    if experiment.encode is not None and experiment.encode.scale == "standard":
+        yield "means and deviations of the reference set's features, by which the model standardises rows"
     if _evidence(experiment):
         yield "a verdict on every client's data, and the evidence for it in words"
 

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING
 from winnow.deploy.jobs.party_data import ServerData, SiteData
 from winnow.experiment.build_training_workflow import set_up_device
 from winnow.experiment.encode_data import SampleEncoder, encode_clients, feature_preprocessing
+from winnow.experiment.standardise_features import (
+    LABELLED,
+    scaled_examples,
+    server_scaling,
+    standardised,
+    standardised_open,
+)
 from winnow.runs.file_names import FEATURES
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
     from winnow.data import Preprocessing
+    from winnow.data.types import Features
 
 NOTICE_SECONDS = 10.0
 
@@ -28,7 +36,7 @@ def encode_site_data(experiment: "Experiment", data: SiteData, folder: Path, say
         data,
         clients=clients,
         local_test=local_test,
-        open=None if data.open is None else encoder.encode([data.open])[0],
+        open=None if data.open is None else _open_features(encoder, data.open),
         tokens=False,
         preprocessing=feature_preprocessing(data.preprocessing),
     )
@@ -44,8 +52,18 @@ def encode_server_data(
     reference, test, labelled = (
         None if each is None else encoder.examples(each) for each in (data.reference, data.test, data.labelled)
     )
-    shown = None if data.open is None else encoder.encode([data.open])[0]
-    return replace(data, reference=reference, test=test, labelled=labelled, open=shown)
+    scaling = None
+    if encoder.standardises:
+        scaling = server_scaling(reference, test)
+        reference, test = (each and scaled_examples(each, scaling) for each in (reference, test))
+        labelled = labelled and standardised(labelled, LABELLED)
+    shown = None if data.open is None else _open_features(encoder, data.open)
+    return replace(data, reference=reference, test=test, labelled=labelled, open=shown, feature_scaling=scaling)
+
+
+def _open_features(encoder: SampleEncoder, x: "Features") -> "Features":
+    [features] = encoder.encode([x])
+    return standardised_open(features) if encoder.standardises else features
 
 
 def _encoder(

@@ -176,6 +176,8 @@ class ServerData:
     open: Features | None
     """Samples without labels that all parties have."""
     preprocessing: Preprocessing
+    feature_scaling: Affine | None = None
+    """By which it standardised an encoder's features of what it scores, if it did."""
 
 
 def load_server_data(name: str, table: Mapping[str, Any], stated: Preprocessing | None = None) -> ServerData:

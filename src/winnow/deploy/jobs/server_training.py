@@ -17,7 +17,7 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.encode_party_data import encode_server_data
 from winnow.deploy.jobs.ipc_messages import JobSite
 from winnow.deploy.jobs.measurement_units_check import unit_lines
-from winnow.deploy.jobs.party_data import load_server_data
+from winnow.deploy.jobs.party_data import ServerData, load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.build_ensemble import deployed_ensemble
 from winnow.experiment.build_training_workflow import (
@@ -106,7 +106,7 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
         reference=len(held[0] or nothing),
         test=len(held[1] or nothing),
     )
-    return _result(run, setup, DeployedModule(module, settings), plan, training, kept, own.preprocessing)
+    return _result(run, setup, DeployedModule(module, settings), plan, training, kept, own)
 
 
 def _check_labelled(experiment: Experiment, labelled: Examples | None, described: DataDescription) -> None:
@@ -206,8 +206,9 @@ def _result(
     plan: TrainingPlan,
     training: TrainingWorkflow | EnsembleWorkflow,
     kept: DataSizes,
-    preprocessing: Preprocessing,
+    own: ServerData,
 ) -> Result:
+    preprocessing = own.preprocessing
     experiment, names, module = setup.experiment, run.client_names, trained.module
     best, last = (
         state_without_heads(module, {name: t for name, t in model.items() if name not in plan.private})
@@ -236,7 +237,7 @@ def _result(
     module.cpu().load_state_dict(training.best)
     made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
     built = experiment.model_copy(update={"model": trained.settings})
-    saved = trained_model(built, plan, view.summary(), module, preprocessing, kept, made)
+    saved = trained_model(built, plan, view.summary(), module, preprocessing, kept, made, own.feature_scaling)
     saved.describe(run.folder, "best.safetensors", best)
     run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     summary = write_reference_file(run.folder, experiment, setup.model, training, plan.private)

@@ -58,8 +58,8 @@ class SiteExecutionContext(ExecutionContext):
         from winnow.deploy.jobs.encode_party_data import encode_site_data  # noqa: PLC0415
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        raw = self._labelled(experiment, self._training_data(experiment))
-        data = encode_site_data(experiment, raw, Path(self._prepare.folder), self._log)
+        encoded = encode_site_data(experiment, self._training_data(experiment), Path(self._prepare.folder), self._log)
+        data = self._labelled(experiment, encoded)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(

@@ -1,7 +1,7 @@
 """The [encode] section of a configuration."""
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -25,12 +25,14 @@ class EncodeSettings(Settings):
     """A frozen encoder, whose features are the run's data: a known one, or `file.py:function` of one's own.
 
     `align` makes points in the space of sentence embeddings out of a picture's features, and `white` is the value of
-    the brightest pixel. Features are kept in the folder `cache`; without it in the run's own.
+    the brightest pixel. With the `scale` "standard" everybody standardises features one by one, over samples of its
+    own. Features are kept in the folder `cache`; without it in the run's own.
     """
 
     name: str
     align: Alignment = "none"
     white: float = Field(default=255.0, gt=0)
+    scale: Literal["none", "standard"] = "none"
     cache: Path | None = Field(default=None, strict=False)
 
     @field_validator("name")

@@ -102,8 +102,9 @@ ENCODED_MEAN = MeanTable(
     name="pacs-encoded-mean",
     title="PACS over a frozen encoder, mean of four domains without labels",
     about=(
-        "A dense layer of 64 units over features of EfficientNet-Lite0, which ImageNet has taught. Each column is a"
-        " table below: the style that has no labels."
+        "A dense layer of 64 units over features of EfficientNet-Lite0, which ImageNet has taught. Every client"
+        " standardises them by means and deviations of its own, and so does the server with those that it scores. Each"
+        " column is a table below: the style that has no labels."
     ),
     tables=ENCODED,
     columns=tuple(owner.replace("_", " ").capitalize() for owner in DOMAINS.values()),
