@@ -19,6 +19,7 @@ from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, asked_name, connection, kind_of, quoted
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.public_values import open_counted_values
@@ -180,7 +181,7 @@ class _AllTables:
     def __init__(self, names: tuple[str, ...], terms: MergedTerms) -> None:
         self._names, self._terms = names, terms
         self.told: dict[str, OwnerTable] = {}
-        self._kept: dict[int, tuple[OwnerTable, OwnerTable]] = {}
+        self._kept = KeptByObject[OwnerTable]()
 
     def rows_of(self, told: ToldTable, table: OwnerTable) -> list[Group]:
         """An owner's rows of a table that is told; equal ones are numbered, so that none is lost."""
@@ -197,10 +198,7 @@ class _AllTables:
 
     def all_of(self, table: OwnerTable) -> OwnerTable:
         """Kept: what is selected of a table is kept with it."""
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._kept[id(table)] = (table, self._made(table))
-        return kept[1]
+        return self._kept.get(table, lambda: self._made(table))
 
     def _made(self, table: OwnerTable) -> OwnerTable:
         held, declared = self._held(table), self._terms.tables(self._names)
