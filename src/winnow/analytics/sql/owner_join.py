@@ -13,7 +13,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.plan_near_join import NearGrid, WrittenNear
 from winnow.analytics.sql.relations import RowSource
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conjuncts, shown_text
 from winnow.core.untrusted_text import one_line
 
 NUMBERS = ("integer", "number")
@@ -79,17 +79,13 @@ def _add(condition: exp.Expr, found: OwnerJoin, source: RowSource) -> None:
 def _check_key(one: exp.Column, other: exp.Column, source: RowSource) -> None:
     types = [source.described(each).type for each in (one, other)]
     if len({"number" if each in NUMBERS else each for each in types}) > 1:
-        raise refused(one, f"{_shown(one)} = {_shown(other)} compares {types[0]} with {types[1]}")
+        raise refused(one, f"{shown_text(one)} = {shown_text(other)} compares {types[0]} with {types[1]}")
     for each in (one, other):
         known = source.described(each)
         if known.level != "public" and not known.key:
             raise refused(
                 each, f"column '{one_line(each.name)}' is {known.level}; declare key = true to join owners by it"
             )
-
-
-def _shown(column: exp.Column) -> str:
-    return one_line(column.sql("duckdb")).replace('"', "")[:60]
 
 
 def _tables(tree: exp.Select, source: RowSource) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -16,9 +16,8 @@ from winnow.analytics.sql.describe_expression import is_distance
 from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import PLACES
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conjuncts, shown_text
 from winnow.core import ConfigError
-from winnow.core.untrusted_text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,18 +84,14 @@ def mixed_condition(
             one for node in (*joins, condition_of(select)) if node is not None for one in comparisons_in(node)
         ):
             if _mixes(each, _own_columns(each, select), own):
-                return _shown(each)
+                return shown_text(each)
     for node in extremes:
         conditions = [node.expression.this] if isinstance(node, exp.Filter) else []
         conditions += conditions_in(node.this.this if isinstance(node, exp.Filter) else node.this)
         for each in (one for condition in conditions for one in comparisons_in(condition)):
             if _mixes(each, list(each.find_all(exp.Column)), source):
-                return _shown(each)
+                return shown_text(each)
     return None
-
-
-def _shown(node: exp.Expr) -> str:
-    return one_line(node.sql("duckdb"))[:60].replace('"', "")
 
 
 def _mixes(node: exp.Expr, columns: Sequence[exp.Column], source: RowSource) -> bool:

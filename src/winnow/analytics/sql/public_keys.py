@@ -15,8 +15,7 @@ from winnow.analytics.sql.plan_keys import key_columns
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
-from winnow.analytics.sql.sql_text import conjuncts, parsed
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import conjuncts, parsed, shown_text
 
 T = TypeVar("T", bound=exp.Expr)
 
@@ -70,9 +69,10 @@ def without_conditions(rows: T) -> T:
 
 def _tables_of(key: QueryKey, source: RowSource, tree: exp.Select) -> tuple[FromItem, ...]:
     """The tables whose columns a key is made of: one that is divided, or any number of replicated ones."""
-    named = {source.item_of(column) for column in parsed(key.sql).find_all(exp.Column)}
+    node = parsed(key.sql)
+    named = {source.item_of(column) for column in node.find_all(exp.Column)}
     found = tuple(item for item in source.items if item in named)
-    shown = one_line(key.sql.replace('"', ""))[:60]
+    shown = shown_text(node)
     if len(found) > 1 and any(item.relation.divided for item in found):
         raise refused(tree, f"GROUP BY {shown}: it is made of several tables and has no list of values")
     if any(item.optional for item in found):

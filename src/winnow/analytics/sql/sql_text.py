@@ -6,6 +6,8 @@ from itertools import count
 import sqlglot
 from sqlglot import exp
 
+from winnow.core.untrusted_text import one_line
+
 
 def parsed(sql: str) -> exp.Expr:
     """What was generated here before."""
@@ -15,6 +17,11 @@ def parsed(sql: str) -> exp.Expr:
 def text_of(node: exp.Expr) -> str:
     """The same for expressions that are written alike."""
     return node.sql("duckdb")
+
+
+def shown_text(node: exp.Expr, longest: int = 60) -> str:
+    """As a message shows it: on one line, not too long, without the quotes of names."""
+    return one_line(text_of(node))[:longest].replace('"', "")
 
 
 def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:

@@ -20,8 +20,7 @@ from winnow.analytics.sql.choosing_conditions import (
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.relations import MARK, RowSource
-from winnow.analytics.sql.sql_text import conjuncts, tried
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import conjuncts, shown_text, tried
 
 
 def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, Described]) -> dict[str, Described]:
@@ -67,7 +66,7 @@ def undivided_condition(sources: Sequence[tuple[exp.Select, RowSource]]) -> str 
         joins = [join.args.get("on") for join in select.args.get("joins") or ()]
         for each in (one for node in (*joins, where.this if where else None) for one in conjuncts(node)):
             if _has_subquery_beside(each) or (source.outer is not None and _has_outer_alternatives(each, source)):
-                return one_line(each.sql("duckdb"))[:60].replace('"', "")
+                return shown_text(each)
     return None
 
 
