@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.plan_near_join import NearGrid, WrittenNear
 from winnow.analytics.sql.relations import RowSource
-from winnow.analytics.sql.sql_text import conjuncts, shown_text
+from winnow.analytics.sql.sql_text import conditions_of, shown_text
 from winnow.core.untrusted_text import one_line
 
 NUMBERS = ("integer", "number")
@@ -44,7 +43,7 @@ def owner_join(tree: exp.Select, source: RowSource, near: WrittenNear | None = N
     for name in (each.name for each in joins[0].args.get("using") or ()):
         for place, item in enumerate(source.items):
             found.keys[place].append(exp.column(name, table=item.alias, quoted=True))
-    for each in (*conjuncts(joins[0].args.get("on")), *conjuncts(condition_of(tree))):
+    for each in conditions_of(tree):
         _add(each, found, source)
     if near is not None:
         if found.keys[0]:

@@ -10,12 +10,12 @@ from typing import TypeVar
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.join_links import equalities
 from winnow.analytics.sql.plan_keys import key_columns
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
-from winnow.analytics.sql.sql_text import conjuncts, parsed, shown_text
+from winnow.analytics.sql.sql_text import conditions_of, parsed, shown_text
 
 T = TypeVar("T", bound=exp.Expr)
 
@@ -84,8 +84,7 @@ def _tables_of(key: QueryKey, source: RowSource, tree: exp.Select) -> tuple[From
 
 def _conditions_about(tree: exp.Select, source: RowSource, aliases: Sequence[str]) -> Iterator[exp.Expr]:
     """The conditions on columns of these tables alone."""
-    inner = [join.args.get("on") for join in tree.args.get("joins") or () if join.side != "LEFT"]
-    for each in (one for condition in (*inner, condition_of(tree)) for one in conjuncts(condition)):
+    for each in conditions_of(tree, left_joins=False):
         if each.find(exp.Select) is None:
             items = [source.item_of(column) for column in each.find_all(exp.Column)]
             if items and all(item is not None and item.alias in aliases for item in items):

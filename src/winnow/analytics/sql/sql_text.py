@@ -35,6 +35,21 @@ def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
         yield node
 
 
+def written_conditions(select: exp.Select, *, left_joins: bool = True) -> Iterator[exp.Expr]:
+    """What stands in each ON and in WHERE. ON of a LEFT JOIN keeps no row out, and may be left aside."""
+    for join in select.args.get("joins") or ():
+        if join.args.get("on") and (left_joins or join.side != "LEFT"):
+            yield join.args["on"]
+    if select.args.get("where"):
+        yield select.args["where"].this
+
+
+def conditions_of(select: exp.Select, *, left_joins: bool = True) -> Iterator[exp.Expr]:
+    """The same, of which all have to hold, one by one."""
+    for written in written_conditions(select, left_joins=left_joins):
+        yield from conjuncts(written)
+
+
 def tried(node: exp.Expr, kind: str) -> exp.Expr:
     """NULL where it fails: an error that depends on a row would tell of it."""
     cast = exp.Cast(this=exp.Paren(this=node.copy()), to=exp.DataType.build(kind, dialect="duckdb"))
