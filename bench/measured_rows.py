@@ -8,15 +8,13 @@ first, as far as `--from` does not have that.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from winnow.papers import PAPERS, ReproductionOptions
-from winnow.papers.ensemble.rival_table import TUNING_SEEDS, RivalTable
-from winnow.papers.phones.transfer_runs import measure_row
+from winnow.papers.ensemble.rival_table import RivalTable
 from winnow.papers.phones.transfer_table import TransferTable
-from winnow.papers.result_json_lines import ResultLine, ResultLines, lines_by_key, read_lines, write_lines
+from winnow.papers.result_json_lines import lines_by_key, read_lines, write_lines
 
 
 def main() -> None:
@@ -41,28 +39,9 @@ def main() -> None:
     results = chosen.out / "results.jsonl"
     lines = dict(lines_by_key(read_lines(results))) if results.exists() else {}
     known = lines_by_key(line for file in chosen.imported for line in read_lines(file)) | lines
-    for line in measured(some, chosen.seeds, wanted, known):
+    for line in some.measure_seeds(chosen.seeds, wanted, known):
         lines[line.key] = line
         write_lines(results, lines)
-
-
-def measured(
-    table: RivalTable | TransferTable, seeds: Sequence[int], wanted: ReproductionOptions, known: ResultLines
-) -> Iterator[ResultLine]:
-    """What the lines do not have, one after the other."""
-    if isinstance(table, TransferTable):
-        for seed in seeds:
-            for row in table.rows:
-                if (table.name, row.name, str(seed)) not in known:
-                    yield measure_row(table.setting(wanted), row, seed)
-        return
-    lines = dict(known)
-    for seed in (*(TUNING_SEEDS if len(table.tried) > 1 else ()), *seeds):
-        for tried in table.tried:
-            for rows in table.left(tried, seed, lines):
-                found = table.measure_rows(rows, tried, seed, wanted)
-                lines |= lines_by_key(found)
-                yield from found
 
 
 if __name__ == "__main__":

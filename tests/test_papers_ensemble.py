@@ -1,5 +1,8 @@
 """The tables of federated ensembles: rows that share leaves, settings chosen on another seed, what is left."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 import winnow
@@ -7,9 +10,10 @@ from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.load_data import load_data
 from winnow.papers import PAPERS
-from winnow.papers.ensemble.ensemble_rows import FL
+from winnow.papers.ensemble.ensemble_rows import FL, EnsembleRow
 from winnow.papers.ensemble.leaf_family import OVER, family_traces
-from winnow.papers.ensemble.rival_table import TUNING_SEEDS, RivalTable, key, noise_for
+from winnow.papers.ensemble.rival_table import TUNING_SEEDS, RivalTable, TriedSettings, key, noise_for
+from winnow.papers.paper import ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, lines_by_key
 from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon
 
@@ -80,6 +84,18 @@ def test_reported_seeds_are_measured_with_the_chosen_settings_alone() -> None:
     scores = dict(zip((key(FL, tried) for tried in item.tried), (0.6, 0.7, 0.65), strict=True))
     known = lines_by_key(line(item.name, name, TUNING_SEEDS[0], best, 0.5) for name, best in scores.items())
     assert [item.left(tried, 0, known) for tried in item.tried] == [[], [(FL,)], []]
+
+
+def test_given_seeds_are_measured_after_the_row_has_been_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(self: RivalTable, rows: Sequence[EnsembleRow], tried: TriedSettings, seed: int, _: object) -> list:
+        best = 0.5 + 0.1 * (tried is self.tried[1])
+        return [line(self.name, key(row, tried), seed, best, best) for row in rows]
+
+    monkeypatch.setattr(RivalTable, "measure_rows", measured)
+    item = replace(table("movielens"), rows=(FL,))
+    found = [(each.algorithm, each.seed) for each in item.measure_seeds((7,), ReproductionOptions(), {})]
+    tuned = [(key(FL, tried), seed) for seed in TUNING_SEEDS for tried in item.tried]
+    assert found == [*tuned, (key(FL, item.tried[1]), 7)]
 
 
 def test_the_noise_of_a_table_is_the_least_that_keeps_its_epsilon() -> None:

@@ -1,5 +1,6 @@
 """winnow reproduce phones: parties with speech and text, on data that another command prepares."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from winnow.papers.paper import ReproductionOptions
 from winnow.papers.phones.party_rows import find_prepared, read_parties
 from winnow.papers.phones.prepare import main
 from winnow.papers.phones.transfer_runs import TransferSetting, measure_row
-from winnow.papers.phones.transfer_table import ROWS
+from winnow.papers.phones.transfer_table import ROWS, TransferTable
 from winnow.papers.result_json_lines import MeasuredResultLine, lines_by_key
 
 TABLE = PAPERS["phones"].items[0]
+assert isinstance(TABLE, TransferTable)
 TESTED = 40
 
 
@@ -61,6 +63,13 @@ def test_both_parties_are_scored(folder: Path) -> None:
     line = measure_row(setting, row, seed=0)
     assert line.values.keys() == {"speech", "text"}
     assert all(0 <= value <= 100 for value in line.values.values())
+
+
+def test_only_what_is_missing_of_the_given_seeds_is_measured(folder: Path) -> None:
+    some = replace(TABLE, rows=tuple(row for row in ROWS if row.name == "alone-text"))
+    known = lines_by_key([MeasuredResultLine(item=TABLE.name, row="alone-text", seed=3, values={"text": 60.0})])
+    wanted = ReproductionOptions(rounds=1, data_directory=folder)
+    assert [(line.row, line.seed) for line in some.measure_seeds((3, 5), wanted, known)] == [("alone-text", 5)]
 
 
 def test_differences_are_paired_by_seed() -> None:

@@ -2,12 +2,10 @@
 
 import pytest
 
-from query_tables import answer_of, divided, pooled_answer, pooled_rows
-from test_query_attacks import TABLES
+from planted_tables import PLAIN_ROWS, PLAIN_TABLES, TABLES
+from query_tables import answer_of, pooled_answer
 from winnow.core import ConfigError
 
-PLAIN_ROWS = pooled_rows(400, seed=1, missing=0.0)
-PLAIN_TABLES = divided(PLAIN_ROWS, 3, seed=0)
 WITHIN = "SELECT {0} FROM (SELECT FLOOR(age / 110.0) AS step, age * 100000 + cost AS both, cost FROM stays) AS u"
 CODE = "age * 100000 + CAST(FLOOR(cost) AS BIGINT)"
 

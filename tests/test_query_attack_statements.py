@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as arrow
 import pytest
 
-from join_tables import join_answer, pooled_tables
 from matched_tables import owners_of
+from planted_tables import TABLES, answer_of_copies, answer_or_refusal, hides_the_person, within_owners
 from query_tables import answer_of, terms_of
 from statistics_tables import recorded
-from test_query_attacks import TABLES, answer_of_copies
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import ask_owners
@@ -22,7 +21,6 @@ from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import WinnowError
 
-ORDERS = pooled_tables(300, seed=1, missing=0)
 PEOPLE = 300
 KELVIN = "\u212a"
 """A letter that Python writes small as k, and DuckDB does not."""
@@ -70,14 +68,6 @@ def between_owners(sql: str, **terms: Any) -> tuple[Any, list[Any]]:
     except WinnowError as error:
         return str(error), []
     return (answer["rows"], answer["left_out"]), [(label, np.asarray(each).tolist()) for label, each in opened]
-
-
-def within_owners(sql: str) -> Any:
-    try:
-        answer = join_answer(sql, ORDERS, 3)
-    except WinnowError as error:
-        return str(error)
-    return answer["rows"], answer["left_out"]
 
 
 @pytest.mark.parametrize("replicated", [True, False])
@@ -264,13 +254,6 @@ def test_rows_on_which_an_expression_fails_are_not_what_two_numbers_differ_by(va
     assert answer_or_refusal("SELECT COUNT(age + 18) AS n FROM stays") == [{"n": 400}]
 
 
-def answer_or_refusal(sql: str) -> Any:
-    try:
-        return answer_of(sql, TABLES)["rows"]
-    except WinnowError as error:
-        return str(error)
-
-
 def test_an_expression_that_stands_twice_fails_on_a_row_without_an_error() -> None:
     """DuckDB computed it once, outside of what catches errors; the error told of one person, and who has their row."""
     value = "CAST(SUBSTRING('1x', 1 + CAST(age > 109 AS INTEGER), 1) AS INTEGER)"
@@ -292,8 +275,7 @@ def test_an_expression_that_stands_twice_fails_on_a_row_without_an_error() -> No
 )
 def test_a_condition_does_not_add_one_person_to_many(rows: str) -> None:
     """MAX(cost) was that person's; all others were cheaper."""
-    told = answer_or_refusal(f"SELECT MAX(cost) AS m FROM {rows}")
-    assert told == [{"m": None}] or "one row" in told
+    assert hides_the_person("MAX(cost)", rows)
 
 
 def test_a_condition_with_several_reasons_is_told_of_where_each_has_enough_rows() -> None:
@@ -312,8 +294,7 @@ def test_a_condition_with_several_reasons_is_told_of_where_each_has_enough_rows(
     ],
 )
 def test_a_step_does_not_leave_one_row_in_a_sum(value: str) -> None:
-    told = answer_or_refusal(f"SELECT SUM({value}) AS s FROM stays")
-    assert told == [{"s": None}] or "could tell a single row" in told
+    assert hides_the_person(f"SUM({value})", "stays", "could tell a single row")
 
 
 @pytest.mark.parametrize("number", ["SUM(flag)", "SUM(flag * pay)", "SUM(five * pay)", "CORR(flag, pay)"])

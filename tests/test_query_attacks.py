@@ -1,13 +1,12 @@
 """Analysts who want one person's row out of one statement: by parts that are subtracted, errors, NULLs and tags."""
 
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as arrow
 import pytest
 
-from query_tables import DECLARATION, answer_of, divided, pooled_answer, pooled_rows, terms_of
-from winnow.analytics.permissions import PERMISSIONS
+from planted_tables import COUNT, PERSON, ROWS, TABLES, answer_of_copies, answer_of_two
+from query_tables import answer_of, divided, pooled_answer, terms_of
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import QueryTerms, merge_terms, read_question
 from winnow.analytics.sealed_answer import with_reader
@@ -15,22 +14,6 @@ from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
 
-COUNT = 400
-PERSON = 7
-"""The only one who is 110 years old; row 9 alone has no cost."""
-
-
-def planted_rows() -> arrow.Table:
-    rows = pooled_rows(COUNT, seed=1, missing=0.0).to_pydict()
-    rows["age"] = [min(each, 100) for each in rows["age"]]
-    rows["patient"] = [f"p{place}" for place in range(COUNT)]
-    rows["well"] = [False] * COUNT
-    rows["age"][PERSON], rows["well"][PERSON], rows["cost"][9] = 110, True, None
-    return arrow.table(rows)
-
-
-ROWS = planted_rows()
-TABLES = divided(ROWS, 3, seed=0)
 ONE_PERSON = "SELECT * FROM stays WHERE patient = 'p7'"
 
 
@@ -47,15 +30,6 @@ def test_a_row_does_not_make_up_the_minimum_by_being_counted_often(source: str) 
         answer_of(f"SELECT COUNT(*) AS n, AVG(age) AS age FROM ({source}) AS u", TABLES)
     with pytest.raises(ConfigError, match="UNION ALL would count rows of stays twice"):
         answer_of(f"WITH stay AS (SELECT * FROM stays) SELECT SUM(age) FROM ({source}) AS u", TABLES)
-
-
-def answer_of_two(sql: str, minimum: int = 10) -> dict[str, Any]:
-    """Where owners have a second table, `visits`, of the same form."""
-    question = read_question({"kind": "query", "sql": sql})
-    terms = QueryTerms(declaration=DECLARATION, beside={"visits": DECLARATION}, allow=("aggregate",), minimum=minimum)
-    merged = merge_terms(question, {f"owner {place}": terms for place in range(len(TABLES))})
-    tables = [OwnerTable(each.declaration, each.rows, beside={"visits": each}) for each in TABLES]
-    return dict(run_plain(lambda: question.program(merged), tables))
 
 
 def test_parts_of_a_union_are_told_apart_only_if_all_are_large() -> None:
@@ -193,34 +167,6 @@ def test_rows_that_lack_one_column_do_not_follow_from_two_sums(other: str) -> No
 
 
 # Joins that count one person often ------------------------------------------------------------------------------------
-
-MANY = 2_000
-
-
-def answer_of_copies(sql: str, minimum: int = 10, *, replicated: bool = False) -> dict[str, Any]:
-    """Where one owner has 2,000 places that all others learn, or every owner has them."""
-    places = arrow.table({"number": list(range(MANY))})
-    declared = TableDeclaration.model_validate(
-        {"columns": {"number": {"level": "public", "type": "integer"}}, "replicated": replicated}
-    )
-    question = read_question({"kind": "query", "sql": sql})
-    own = {"beside": {"places": declared}} if replicated else {}
-    first = question.table
-    terms = QueryTerms(
-        declaration=DECLARATION, table="" if first == "stays" else "stays", allow=PERMISSIONS, minimum=minimum, **own
-    )
-    tables = [OwnerTable(each.declaration, each.rows) for each in TABLES]
-    given = {f"owner {number}": terms for number in range(len(tables))}
-    if replicated:
-        beside = {"places": OwnerTable(declared, places)}
-        tables = [OwnerTable(each.declaration, each.rows, beside=beside) for each in TABLES]
-    else:
-        tables.append(OwnerTable(declared, places))
-        table = "" if first == "places" else "places"
-        given["agency"] = QueryTerms(declaration=declared, table=table, allow=PERMISSIONS, minimum=minimum)
-    merged = merge_terms(question, given)
-    return dict(run_plain(lambda: question.program(merged), tables))
-
 
 OFTEN = "number = 1 OR age = 110"
 """Counts the one person who is so old 2,000 times, and every other once."""

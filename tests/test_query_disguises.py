@@ -6,10 +6,16 @@ import numpy as np
 import pyarrow as arrow
 import pytest
 
+from planted_tables import (
+    PLAIN_ROWS,
+    PLAIN_TABLES,
+    TABLES,
+    answer_of_two,
+    answer_or_refusal,
+    hides_the_person,
+    within_owners,
+)
 from query_tables import answer_of, nearest_statement, pooled_answer
-from test_query_arguments import PLAIN_ROWS, PLAIN_TABLES
-from test_query_attack_statements import answer_or_refusal, within_owners
-from test_query_attacks import TABLES, answer_of_two
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError
@@ -71,8 +77,7 @@ CHEAP = "CONTAINS('.0.1.2.3.4.5.6.7.8.9.', '.' || CAST(CAST(FLOOR(cost / 100) AS
     ],
 )
 def test_a_condition_in_other_words_does_not_add_one_person_to_many(rows: str) -> None:
-    told = answer_or_refusal(f"SELECT MAX(cost) AS m FROM {rows}")
-    assert told in ([], [{"m": None}]) or "one row" in told
+    assert hides_the_person("MAX(cost)", rows)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +97,7 @@ def test_a_condition_in_other_words_does_not_add_one_person_to_many(rows: str) -
 def test_nor_does_one_of_an_aggregate(value: str) -> None:
     """All others who are chosen cost less than 1000, or are 40 years old."""
     made = "CASE WHEN age = 110 OR cost < 1000 THEN cost END AS t"
-    told = answer_or_refusal(f"SELECT {value} AS s FROM (SELECT *, {made} FROM stays WHERE cost IS NOT NULL) AS u")
-    assert told == [{"s": None}] or "one row" in told
+    assert hides_the_person(value, f"(SELECT *, {made} FROM stays WHERE cost IS NOT NULL) AS u")
 
 
 def test_conditions_of_an_aggregate_that_all_hold_divide_nothing() -> None:

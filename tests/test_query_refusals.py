@@ -145,6 +145,27 @@ def test_the_command_answers_explains_writes_and_refuses(folder: Path, capsys: p
     assert "give a statement, or a file with one" in call(capsys, "query").err
 
 
+@pytest.mark.parametrize("explained", [(), ("--explain",)])
+def test_explaining_takes_the_delta_of_a_statement_and_refuses_it_as_asking_does(
+    folder: Path, capsys: pytest.CaptureFixture[str], explained: tuple[str, ...]
+) -> None:
+    (folder / "federation.toml").write_text(f"{FILE}\n[[queries]]\nnoise = {{ epsilon = 4.0, delta = 1e-7 }}\n")
+    asked = ("query", "SELECT COUNT(*) AS n FROM stays", *explained)
+    told = call(capsys, *asked, "--epsilon", "1", "--delta", "1e-8")
+    assert told.code == 0
+    assert "ε = 1, δ = 1e-08" in told.out + told.err
+    for delta, line in (
+        (("--delta", "1e-5"), "counts ε at δ = 1e-07; delta = 1e-05 is larger"),
+        ((), "counts ε at δ = 1e-07; delta = 1e-06 is larger"),
+        (("--delta", "2"), "delta"),
+    ):
+        refused = call(capsys, *asked, "--epsilon", "1", *delta)
+        assert (refused.code, refused.out) == (2, "")
+        assert line in refused.err
+    alone = call(capsys, *asked, "--delta", "1e-8")
+    assert alone.err.strip().endswith("--delta belongs to noise; add --epsilon, or leave it out")
+
+
 def test_a_distance_among_the_keys_does_not_make_the_first_rows_the_nearest_ones() -> None:
     """DISTANCE(1, 1, 1, 1) is the same of all rows, so the other key decides which are first."""
     first = "SELECT AVG(age) FROM (SELECT * FROM stays ORDER BY {} LIMIT 20){}"

@@ -109,11 +109,11 @@ def fit(
     settings    positive, penalty, clusters, components, features, width, cost, seed
     """
     from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415 - import winnow is instant
-    from winnow.analytics.question import read_question  # noqa: PLC0415
+    from winnow.analytics.question import given_question  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
     given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
-    question = read_question({key: value for key, value in given.items() if value is not None})
+    question = given_question(given)
     return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -190,11 +190,11 @@ def query(
     kit         your kit: the statement goes to the owners of a real federation
     epsilon     answer with noise, differentially private
     """
-    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
 
     given = {"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta}
-    question = read_question({key: value for key, value in given.items() if value is not None})
+    question = given_question(given)
     return QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -205,24 +205,25 @@ def explain_statement(
     kit: str | Path | None = None,
     owners: Sequence[str] = (),
     epsilon: float | None = None,
+    delta: float | None = None,
 ) -> str:
     """What a statement would make owners do, who would learn what, and what it would cost. Nothing is computed: owners
     of a real federation (`kit`) are asked for their terms alone; simulated ones are looked at here.
     """
-    from winnow.analytics.question import read_question  # noqa: PLC0415
+    from winnow.analytics.question import given_question  # noqa: PLC0415
 
-    given = {"kind": "query", "sql": sql, **({} if epsilon is None else {"epsilon": epsilon})}
+    given = {"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta}
     if kit is not None:
         from winnow.analytics.answers import answer_errors  # noqa: PLC0415
 
-        told = ask(read_question({**given, "explain": True}), kit=kit, owners=owners)
+        told = ask(given_question({**given, "explain": True}), kit=kit, owners=owners)
         with answer_errors():
             return "\n".join([*told["plan"], told["costs"]])
     require_query_extra()
     from winnow.analytics.simulate import planned_steps  # noqa: PLC0415 - needs the extra `query`
     from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415
 
-    answer, steps = planned_steps(read_question(given), Path(federation or FEDERATION_FILE), owners)
+    answer, steps = planned_steps(given_question(given), Path(federation or FEDERATION_FILE), owners)
     costs = explained_costs(steps, len(answer["owners"]), complete=True, deployed=False)
     return "\n".join([*answer["plan"], costs])
 
@@ -257,13 +258,13 @@ def truth(
 
         by = "worker" if worker is None else worker
         return find_truth(answers, item=item, worker=by, label=label, method=method, private=private, **settings)
-    from winnow.analytics.question import read_question  # noqa: PLC0415
+    from winnow.analytics.question import given_question  # noqa: PLC0415
     from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
 
     if private:
         raise ConfigError("private simulates the participants of a file; owners of a table always keep their answers")
     given = {"kind": "truth", "table": answers, "item": item, "label": label, "worker": worker, "method": method}
-    question = read_question({key: value for key, value in {**given, **settings}.items() if value is not None})
+    question = given_question({**given, **settings})
     return TruthReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 

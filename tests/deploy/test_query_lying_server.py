@@ -1,6 +1,7 @@
 """`winnow query` against a server that swaps answers, makes them up, or sends what nobody could."""
 
 import json
+import readline
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingServer]:
 
 @pytest.fixture
 def server(running: LyingServer) -> LyingServer:
-    running.answer, running.job, running.jobs, running.lines = ANSWER, {}, 1, ()
+    running.answer, running.job, running.jobs, running.lines, running.table = ANSWER, {}, 1, (), "stays"
     running.heard.clear()
     return running
 
@@ -65,6 +66,33 @@ def test_an_honest_answer_is_shown(capsys: pytest.CaptureFixture[str], server: L
     with connect(server.kit) as connection:
         answer = connection.query(SQL)
     assert answer.explain() == "?[2Jcount rows"
+
+
+@pytest.mark.parametrize(("offered", "completed"), [("stays", ["stays"]), ("stays\x1b[2J", []), ("s" * 101, [])])
+def test_the_prompt_completes_tables_that_sites_offer_if_they_are_names(
+    capsys: pytest.CaptureFixture[str],
+    server: LyingServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    offered: str,
+    completed: list[str],
+) -> None:
+    def leave(shown: str) -> str:
+        raise EOFError
+
+    simulated = '[tables.simulated]\nfile = "rows.csv"\nowner = "clinic"\ncolumns = { clinic = "public" }\n'
+    (tmp_path / "federation.toml").write_text(simulated)
+    (tmp_path / "rows.csv").write_text("clinic\na\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", leave)
+    server.table = offered
+    done = call(capsys, "query", "-i", "--kit", server.kit)
+    assert done.code == 0
+    assert "\x1b" not in done.out + done.err
+    complete = readline.get_completer()
+    assert complete is not None
+    words = [word for state in range(100) if (word := complete("s", state)) is not None]
+    assert words == [*completed, "SELECT", "SUM("]
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,11 @@ def read_question(table: Mapping[str, Any]) -> Question:
         raise config_error(error, "[question]", schema, table) from None
 
 
+def given_question(settings: Mapping[str, Any]) -> Question:
+    """The question of settings of which None was not given."""
+    return read_question({name: value for name, value in settings.items() if value is not None})
+
+
 def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTerms:
     """The terms by owner as one, if all of them allow the question."""
     for owner, own in terms.items():

@@ -53,6 +53,13 @@ FolderOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+EpsilonOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="Answer with noise, differentially private at this ε.", show_default=False),
+]
+DeltaOption: TypeAlias = Annotated[
+    float | None, typer.Option(metavar="D", help="The δ of --epsilon; default: 1e-6.", show_default=False)
+]
 ExplainOption: TypeAlias = Annotated[
     bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
 ]
@@ -61,6 +68,13 @@ ExplainOption: TypeAlias = Annotated[
 def names(listed: str | None) -> tuple[str, ...]:
     """The names in a list with commas."""
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
+
+
+def check_noise(epsilon: float | None, delta: float | None) -> None:
+    from winnow.core import ConfigError
+
+    if delta is not None and epsilon is None:
+        raise ConfigError("--delta belongs to noise; add --epsilon, or leave it out")
 
 
 def check_output(path: Path | None, ending: str, option: str = "--out") -> None:

@@ -1,24 +1,26 @@
 """winnow query -i: statements one after another, with a history and completion of tables and columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 PROMPT, CONTINUED = "winnow> ", "   ...> "
+SECONDS_FOR_NAMES = 2.0
+"""After which the prompt comes without them; the first statement says that no server answers."""
 HELP = "A statement ends with a semicolon. Tab completes names, EXPLAIN in front asks nobody, exit or Ctrl-D leaves."
 WORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "COUNT(*)", "SUM(", "AVG(", "EXPLAIN")
 
 
-def prompt(respond: Callable[[str], None], federation: Path | None) -> None:
+def prompt(respond: Callable[[str], None], names: Sequence[str]) -> None:
     """Ask for statements, which end with a semicolon, until the input ends; a mistake costs one line, and Ctrl-C the
-    present statement.
+    present statement. Tab completes `names`.
     """
     import typer
 
     from winnow.cli.console import say
     from winnow.core import WinnowError
 
-    _complete(_names(federation))
+    _complete(names)
     say(HELP)
     while (statement := _statement()) is not None:
         try:
@@ -55,7 +57,7 @@ def _statement() -> str | None:
             return "\n".join(lines).rstrip().rstrip(";")
 
 
-def _names(federation: Path | None) -> list[str]:
+def declared_names(federation: Path | None) -> list[str]:
     """Tables and columns of a federation file, as far as it can be read: the first statement says what is wrong."""
     from winnow.core import WinnowError
     from winnow.questions import FEDERATION_FILE
@@ -68,7 +70,21 @@ def _names(federation: Path | None) -> list[str]:
     return []
 
 
-def _complete(names: list[str]) -> None:
+def offered_tables(kit: Path) -> list[str]:
+    """The tables that sites of a federation offer, as far as its server tells this person soon; it tells no columns.
+    What it sends are names of letters, digits and few marks (`messages.Name`), which change nothing in a terminal.
+    """
+    from winnow.core import WinnowError
+
+    with suppress(WinnowError, ImportError):
+        from winnow.deploy.client.connection import connect
+
+        with connect(kit, retry_seconds=SECONDS_FOR_NAMES) as connection:
+            return sorted({name for site in connection.sites() if not site.revoked for name in site.data})
+    return []
+
+
+def _complete(names: Sequence[str]) -> None:
     """Tab completes a word; arrow keys go through the history of this session."""
     try:
         import readline

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
+from winnow.cli.ask_owners import (
+    DeltaOption,
+    EpsilonOption,
+    ExplainOption,
+    FederationFile,
+    FolderOption,
+    OwnersOption,
+    PersonKit,
+)
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -41,13 +49,8 @@ def stats(
         ),
     ] = None,
     per_owner: Annotated[bool, typer.Option("--per-owner", help="Mean and sd of each owner, if all allow it.")] = False,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(metavar="E", help="Answer with noise, differentially private at this ε.", show_default=False),
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(metavar="D", help="The δ of --epsilon; default: 1e-6.", show_default=False)
-    ] = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
     out: Annotated[
@@ -64,11 +67,10 @@ def stats(
     What fewer rows than the owners' minimum are behind stays hidden.
     """
     from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
-    from winnow.analytics.question import read_question
+    from winnow.analytics.question import given_question
     from winnow.analytics.stats.report import StatisticsReport
-    from winnow.cli.ask_owners import ask, check_output, names
+    from winnow.cli.ask_owners import ask, check_noise, check_output, names
     from winnow.cli.console import say, stdout_console, write_json
-    from winnow.core import ConfigError
 
     check_output(out, ".html")
     given = {
@@ -85,9 +87,8 @@ def stats(
         "epsilon": epsilon,
         "delta": delta,
     }
-    if delta is not None and epsilon is None:
-        raise ConfigError("--delta belongs to noise; add --epsilon, or leave it out")
-    question = read_question({key: value for key, value in given.items() if value is not None})
+    check_noise(epsilon, delta)
+    question = given_question(given)
     if explain:
         from winnow.cli.explain_question import explain_asked
 

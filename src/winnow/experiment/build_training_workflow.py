@@ -41,6 +41,7 @@ from winnow.experiment.build_learning_site import ModelSetup
 from winnow.experiment.encode_data import OnEncoded, say_nothing
 from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
+from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.algorithms.gap_gain import TargetFeatures
 from winnow.learn.client_store import ClientStore
@@ -191,11 +192,7 @@ class TrainingSetup:
         check_open(experiment.client, open_rows, self.classes)
         check_outputs(module, probe_x, self.classes, self.model.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
-        whole = experiment.composed()
-        whole = replace(whole, select=select.for_clients(names), aggregate=whole.aggregate.for_clients(names))
-        whole.select.start(Population(sizes=sizes))  # refuses what cannot be selected
-        self._open_accountant(Population(sizes=sizes))  # refuses a budget that does not last for one round
-        check_cohort(whole, len(sizes))
+        whole = self._algorithm(Population(sizes=sizes), names)
         shared = {name: tensor for name, tensor in self.model.initial.items() if name not in self.private}
         with _naming_features(self.preprocessing):
             execution = self.model.execution
@@ -203,28 +200,7 @@ class TrainingSetup:
         elements = self.model.evaluator.profile_elements(probe_x[:1]) if layer is not None else 0
         profile_classes = select.profile_classes(self.classes, reference.y, sequences=self._sequences)
         profile_bytes = profile_classes.profile_bytes(elements) if profile_classes else ELEMENT_BYTES * elements
-        sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
-        summary = DataSummary(
-            clients=len(sizes),
-            largest_cohort=len(sizes) if sampled else select.cohort_size(len(sizes)),
-            shared_model=shared,
-            reference_clients=experiment.reference_clients,
-            profile_length=elements * (profile_classes.count if profile_classes else 1),
-        )
-        for part in (*experiment.filters, *whole.parts):
-            part.check_data(summary)
-        notices = (
-            self.preprocessing.notice(),
-            self.labels_notice,
-            execution.notice,
-            untrainable,
-            reference_evaluation_notice(experiment.evaluation.by, self.private),
-            server_model_notice(experiment.collect, experiment.evaluation.by),
-            probe_notice(probes=experiment.probes),
-            one_class_notice(self.model.metrics[0], reference),
-            experiment.client.notice(module),
-            estimator_notice(self.estimator),
-        )
+        self._check_data(whole, len(sizes), shared, elements * (profile_classes.count if profile_classes else 1))
         return TrainingPlan(
             algorithm=whole,
             rounds=experiment.rounds,
@@ -245,8 +221,48 @@ class TrainingSetup:
             parameters=sum(p.numel() for p in module.parameters()),
             predicted_rows=experiment.client.predicted_rows(open_rows),
             layer=layer,
-            notice="; ".join(filter(None, notices)),
+            notice=self._notice(reference, execution.notice, untrainable),
         )
+
+    def _algorithm(self, population: Population, names: Sequence[str]) -> Algorithm:
+        """The algorithm for these clients."""
+        whole, select = self.experiment.composed(), self.experiment.select
+        whole = replace(whole, select=select.for_clients(names), aggregate=whole.aggregate.for_clients(names))
+        whole.select.start(population)  # refuses what cannot be selected
+        self._open_accountant(population)  # refuses a budget that does not last for one round
+        check_cohort(whole, len(population))
+        return whole
+
+    def _check_data(self, whole: Algorithm, clients: int, shared: ModelState, profile_length: int) -> None:
+        """Whether every part of the run can work with so many clients, and with a model of this size."""
+        select = self.experiment.select
+        sampled = select.sampling_probability(clients) is not None  # then all may come at once
+        summary = DataSummary(
+            clients=clients,
+            largest_cohort=clients if sampled else select.cohort_size(clients),
+            shared_model=shared,
+            reference_clients=self.experiment.reference_clients,
+            profile_length=profile_length,
+        )
+        for part in (*self.experiment.filters, *whole.parts):
+            part.check_data(summary)
+
+    def _notice(self, reference: Examples, execution: str, untrainable: str) -> str:
+        """All that a user should know before the run."""
+        experiment = self.experiment
+        notices = (
+            self.preprocessing.notice(),
+            self.labels_notice,
+            execution,
+            untrainable,
+            reference_evaluation_notice(experiment.evaluation.by, self.private),
+            server_model_notice(experiment.collect, experiment.evaluation.by),
+            probe_notice(probes=experiment.probes),
+            one_class_notice(self.model.metrics[0], reference),
+            experiment.client.notice(self.model.module),
+            estimator_notice(self.estimator),
+        )
+        return "; ".join(filter(None, notices))
 
     def workflow(
         self,

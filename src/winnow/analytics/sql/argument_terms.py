@@ -20,7 +20,8 @@ MAX_TERMS = 200
 
 AS_IT_IS = (exp.Paren, exp.Neg, exp.Abs, exp.Cast, exp.TryCast)
 """Nodes that keep terms; casts that round are functions, and ABS chooses rows by sign, a condition."""
-CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
+VALUE_CHOICES = (exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
+"""Whose value is that of one of their operands."""
 RISING = (
     exp.Paren,
     exp.Neg,
@@ -95,17 +96,19 @@ def terms_of(node: exp.Expr, parts: Sequence[Terms | None]) -> Terms | None:
             return parts[0]
     if isinstance(node, AS_IT_IS):
         return parts[0]
-    return joined_terms(parts) if isinstance(node, CHOICES) else function_of(parts)
+    return joined_terms(parts) if isinstance(node, VALUE_CHOICES) else function_of(parts)
 
 
 def keeps_order(node: exp.Expr, varying: Sequence[tuple[str, bool]]) -> bool:
     """Whether the least of this is the least, or the greatest, of one column. `varying` are those operands that are no
     constants: their text, and whether that is so of them.
     """
-    different = set(varying) if isinstance(node, CHOICES) else list(varying)
+    different = set(varying) if isinstance(node, VALUE_CHOICES) else list(varying)
     if not different:
         return True
-    return isinstance(node, (*CHOICES, *RISING)) and len(different) == 1 and all(ordered for _, ordered in different)
+    return (
+        isinstance(node, (*VALUE_CHOICES, *RISING)) and len(different) == 1 and all(ordered for _, ordered in different)
+    )
 
 
 def _multiplied(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

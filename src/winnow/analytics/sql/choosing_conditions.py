@@ -8,12 +8,13 @@ from itertools import combinations
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.argument_terms import VALUE_CHOICES
 from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS
 from winnow.analytics.sql.spatial_functions import PLACES
 from winnow.analytics.sql.sql_text import conjuncts
 from winnow.core import ConfigError
 
-CHOICES = (exp.And, exp.Or, exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
+SEVERAL_REASONS = (exp.And, exp.Or, *VALUE_CHOICES)
 """What makes a condition hold for one of several reasons; conjunctions at its top are conditions of their own."""
 MAX_CONDITIONS = 300
 """Of a statement: rows are counted for each, and divided by those before it."""
@@ -77,7 +78,7 @@ def alternatives_in(condition: exp.Expr) -> list[exp.Expr]:
     plain = condition.unnest()
     if isinstance(plain, exp.Not):
         plain = plain.this.unnest()
-    several = plain.find(*CHOICES) or any(_lists_columns(each) for each in plain.find_all(exp.In))
+    several = plain.find(*SEVERAL_REASONS) or any(_lists_columns(each) for each in plain.find_all(exp.In))
     return list(dict.fromkeys(_alternatives(plain))) if several else []
 
 
@@ -88,10 +89,10 @@ def _alternatives(node: exp.Expr) -> Iterator[exp.Expr]:
             yield from _alternatives(each)
     elif isinstance(node, exp.In) and _lists_columns(node):
         yield from (exp.EQ(this=_paren(node.this), expression=_paren(each)) for each in node.expressions)
-    elif node.find(*CHOICES):
+    elif node.find(*SEVERAL_REASONS):
         if not isinstance(node, exp.Case | exp.If):
             yield node
-        parts = [node] if isinstance(node, CHOICES) else list(node.iter_expressions())
+        parts = [node] if isinstance(node, SEVERAL_REASONS) else list(node.iter_expressions())
         for condition in (one for part in parts for one in conditions_in(part)):
             yield from _alternatives(condition)
     elif node.find(exp.Column):

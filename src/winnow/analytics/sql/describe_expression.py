@@ -1,6 +1,6 @@
 """Describes an expression bottom up: levels by the strictest part, ranges by interval arithmetic."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
+from winnow.analytics.sql.date_texts import check_date_text, check_date_texts
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
@@ -23,6 +24,8 @@ Range: TypeAlias = tuple[float, float]
 
 CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.StartsWith, exp.Contains)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+ONE_TYPE = (*COMPARISONS, exp.Between, exp.In, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.DateDiff)
+"""Whose operands DuckDB converts to one type."""
 TEXTS = (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Concat, exp.DPipe)
 DATE_PARTS: Mapping[str, Range] = {
     "QUARTER": (1, 4),
@@ -67,6 +70,8 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
         raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
     operands = _operands(node)
     parts = [describe_expression(each, columns) for each in operands]
+    for each in _of_one_type(node, list(zip(operands, parts, strict=True))):
+        check_date_texts(node, each)
     described = made_of(_result(node, parts), parts)
     if isinstance(node, CONDITIONS + COMPARISONS):
         return described
@@ -111,6 +116,19 @@ def _first_value(node: exp.Expr) -> int:
     if isinstance(node, exp.Case):
         return len(node.args["ifs"]) + (node.this is not None)
     return int(isinstance(node, exp.If))
+
+
+def _of_one_type(
+    node: exp.Expr, operands: list[tuple[exp.Expr, Described]]
+) -> Iterator[Sequence[tuple[exp.Expr, Described]]]:
+    """The operands that DuckDB converts to one type, in groups."""
+    if isinstance(node, ONE_TYPE):
+        yield operands
+    if isinstance(node, exp.Case | exp.If):
+        first = _first_value(node)
+        yield operands[first:]
+        if isinstance(node, exp.Case) and node.this is not None:  # which is compared with what stands after WHEN
+            yield operands[:first]
 
 
 def refuse_subqueries(node: exp.Expr) -> None:
@@ -274,6 +292,8 @@ def _conditional(chosen: Described) -> Described:
 
 def _cast(node: exp.Expr, inner: Described) -> Described:
     kind = CAST_KINDS[node.args["to"].this]
+    if kind == "date":
+        check_date_text(node, node.this, node.args["to"].this)
     if kind == inner.type:
         return inner
     if kind == "boolean":

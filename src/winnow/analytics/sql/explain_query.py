@@ -15,15 +15,15 @@ from winnow.core.untrusted_text import one_line
 
 
 def explain_query(
-    plan: QueryPlan, owners: int, minimum: int, epsilon: float | None, told: Sequence[ToldTable] = ()
+    plan: QueryPlan, owners: int, minimum: int, noise: tuple[float, float] | None, told: Sequence[ToldTable] = ()
 ) -> list[str]:
-    """A line for each step, then for who learns what."""
+    """A line for each step, then for who learns what. `noise` is that of ε and δ, if any."""
     steps = [(f"from {listed(each.owners)}", f"rows that all parties learn: {each.sql}") for each in told]
-    steps += _steps(plan, owners, minimum) if epsilon is None else _noisy_steps(plan, epsilon)
+    steps += _steps(plan, owners, minimum) if noise is None else _noisy_steps(plan, *noise)
     width = max(len(where) for where, _ in steps)
     return [
         *(f"{number}  {where:<{width}}  {what}" for number, (where, what) in enumerate(steps, start=1)),
-        *_who_learns(plan, owners, minimum, told, noisy=epsilon is not None),
+        *_who_learns(plan, owners, minimum, told, noisy=noise is not None),
     ]
 
 
@@ -63,9 +63,10 @@ def _steps(plan: QueryPlan, owners: int, minimum: int) -> Iterator[tuple[str, st
     yield "all parties", plan.finish_sql
 
 
-def _noisy_steps(plan: QueryPlan, epsilon: float) -> Iterator[tuple[str, str]]:
+def _noisy_steps(plan: QueryPlan, epsilon: float, delta: float) -> Iterator[tuple[str, str]]:
     yield "at each owner", plan.local_sql
-    yield "secure sum", f"{_sums(plan)} for {_groups(plan)}, with noise of every owner (ε = {epsilon:g})"
+    noise = f"noise of every owner (ε = {epsilon:g}, δ = {delta:g})"
+    yield "secure sum", f"{_sums(plan)} for {_groups(plan)}, with {noise}"
     yield "all parties", plan.finish_sql
 
 

@@ -11,21 +11,17 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import DISTANCE
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conjuncts, written_conditions
 from winnow.core.untrusted_text import one_line
-
-
-def condition_of(select: exp.Select) -> exp.Expr | None:
-    where = select.args.get("where")
-    return where.this if where is not None else None
 
 
 def check_links(select: exp.Select, source: RowSource) -> None:
     """ConfigError if owners would have to join rows with those of others."""
     links = _Links(source)
     for join in select.args.get("joins") or ():
-        links.add_join(join)
-    links.add(condition_of(select))
+        links.add_using(join)
+    for written in written_conditions(select):
+        links.add(written)
     divided = source.divided
     for item, join in zip(source.items[1:], select.args.get("joins") or (), strict=True):
         if item.optional and item.relation.divided:
@@ -85,15 +81,14 @@ class _Links:
         self._source = source
         self._parents: dict[Hashable, Hashable] = {}
 
-    def add_join(self, join: exp.Join) -> None:
-        self.add(join.args.get("on"))
+    def add_using(self, join: exp.Join) -> None:
         for name in (each.name.lower() for each in join.args.get("using") or ()):
             alias = join.this.alias_or_name.lower()
             item = next(each for each in self._source.items if each.alias == alias)
             first = next(each for each in self._source.items if each.alias == self._source.merged[name])
             self._union(self._key(first, name), self._key(item, name))
 
-    def add(self, condition: exp.Expr | None) -> None:
+    def add(self, condition: exp.Expr) -> None:
         for one, other in equalities(condition):
             left, right = self._place(one), self._place(other)
             if left is not None and right is not None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.relations import FromItem, RowSource
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conditions_of
 from winnow.core.untrusted_text import one_line
 
 UNIT = "unit"
@@ -72,11 +71,9 @@ def unit_of(tree: exp.Select, source: RowSource, *, nearest: bool) -> JoinUnit |
 
 def _mixed(item: FromItem, tree: exp.Select, source: RowSource) -> bool:
     """Whether an expression has columns of this table and of others, or a subquery that may."""
-    joins = tree.args.get("joins") or []
-    if any(join.args.get("using") or join.side for join in joins):
+    if any(join.args.get("using") or join.side for join in tree.args.get("joins") or ()):
         return True
-    conditions = [*(join.args.get("on") for join in joins), condition_of(tree)]
-    parts = [*tree.expressions, *(each for condition in conditions for each in conjuncts(condition))]
+    parts = [*tree.expressions, *conditions_of(tree)]
     parts += [each for name in ("group", "order") if tree.args.get(name) for each in tree.args[name].expressions]
     parts += [tree.args["having"]] if tree.args.get("having") else []
     if any(part.find(exp.Select) for part in parts):

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.join_links import equalities
 from winnow.analytics.sql.relations import FromItem, Lookup, RowSource
+from winnow.analytics.sql.sql_text import written_conditions
 
 
 def joined_often(select: exp.Select, source: RowSource) -> tuple[frozenset[Lookup], frozenset[str]]:
@@ -42,14 +43,12 @@ def _lookups(select: exp.Select, source: RowSource) -> Iterator[Lookup]:
 
 def equal_columns(select: exp.Select, source: RowSource) -> Iterator[tuple[FromItem, str, FromItem]]:
     """Pairs of tables with equal columns, both ways: a table, its column, and the other table."""
-    joins = select.args.get("joins") or []
-    conditions = [*(join.args.get("on") for join in joins), condition_of(select)]
-    for left, right in (each for condition in conditions for each in equalities(condition)):
+    for left, right in (pair for written in written_conditions(select) for pair in equalities(written)):
         one, two = source.item_of(left), source.item_of(right)
         if one is not None and two is not None and one is not two:
             yield one, left.name.lower(), two
             yield two, right.name.lower(), one
-    for item, join in zip(source.items[1:], joins, strict=True):
+    for item, join in zip(source.items[1:], select.args.get("joins") or (), strict=True):
         for name in (each.name.lower() for each in join.args.get("using") or ()):
             first = next(each for each in source.items if each.alias == source.merged[name])
             yield item, name, first

@@ -5,7 +5,7 @@ of the other's). So an owner's matrix has a row for each identifier, in their so
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifier_text
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import Group, group_codes, selected_columns
@@ -56,7 +57,7 @@ class MatchedRows:
         self._lookups = [each for each in plan.lookups if minimum > 1 and each.table.lower() in held]
         arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
         self._declared = TableDeclaration(columns=selected_columns(arguments))
-        self._executed: dict[str, tuple[arrow.Table, arrow.Table]] = {}
+        self._executed = defaultdict[str, KeptByObject[arrow.Table]](KeptByObject)
 
     def identifiers(self, table: OwnerTable) -> list[str]:
         """Those of all its rows, whatever WHERE says."""
@@ -110,14 +111,10 @@ class MatchedRows:
         return places[places >= 0], places >= 0
 
     def _execute(self, table: OwnerTable, sql: str) -> arrow.Table:
-        """Kept: every step of a program asks for it."""
-        kept = self._executed.get(sql)
-        if kept is None or kept[0] is not table.rows:
-            kept = self._executed[sql] = (
-                table.rows,
-                execute_at_owner(table, self._declarations, sql, lookups=self._lookups),
-            )
-        return kept[1]
+        """Kept with the rows: as steps go on, a table gets what was matched, and is another object."""
+        return self._executed[sql].get(
+            table.rows, lambda: execute_at_owner(table, self._declarations, sql, lookups=self._lookups)
+        )
 
 
 def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:

@@ -15,8 +15,7 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import Columns, describe_expression
 from winnow.analytics.sql.spatial_functions import is_spatial
-from winnow.analytics.sql.sql_text import text_of, tried
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import shown_text, text_of, tried
 
 LARGEST = (1 << 63) - 4
 MICROSECONDS_A_DAY = 86_400_000_000
@@ -79,7 +78,7 @@ def order_keys(order: exp.Order | None, columns: Columns) -> tuple[OrderKey, ...
 
 def _key(name: str, node: exp.Ordered, columns: Columns) -> OrderKey:
     value, known = node.this, describe_expression(node.this, columns)
-    shown = one_line(value.sql("duckdb"))[:60].replace('"', "")
+    shown = shown_text(value)
     for each in value.find_all(exp.Column):
         if columns(each).level == "private":
             raise refused(value, f"column '{each.name}' is private and cannot be sorted by; it may stand in WHERE")

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.plan_near_join import NearGrid, WrittenNear
 from winnow.analytics.sql.relations import RowSource
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conditions_of, shown_text
 from winnow.core.untrusted_text import one_line
 
 NUMBERS = ("integer", "number")
@@ -44,7 +43,7 @@ def owner_join(tree: exp.Select, source: RowSource, near: WrittenNear | None = N
     for name in (each.name for each in joins[0].args.get("using") or ()):
         for place, item in enumerate(source.items):
             found.keys[place].append(exp.column(name, table=item.alias, quoted=True))
-    for each in (*conjuncts(joins[0].args.get("on")), *conjuncts(condition_of(tree))):
+    for each in conditions_of(tree):
         _add(each, found, source)
     if near is not None:
         if found.keys[0]:
@@ -79,17 +78,13 @@ def _add(condition: exp.Expr, found: OwnerJoin, source: RowSource) -> None:
 def _check_key(one: exp.Column, other: exp.Column, source: RowSource) -> None:
     types = [source.described(each).type for each in (one, other)]
     if len({"number" if each in NUMBERS else each for each in types}) > 1:
-        raise refused(one, f"{_shown(one)} = {_shown(other)} compares {types[0]} with {types[1]}")
+        raise refused(one, f"{shown_text(one)} = {shown_text(other)} compares {types[0]} with {types[1]}")
     for each in (one, other):
         known = source.described(each)
         if known.level != "public" and not known.key:
             raise refused(
                 each, f"column '{one_line(each.name)}' is {known.level}; declare key = true to join owners by it"
             )
-
-
-def _shown(column: exp.Column) -> str:
-    return one_line(column.sql("duckdb")).replace('"', "")[:60]
 
 
 def _tables(tree: exp.Select, source: RowSource) -> tuple[tuple[str, ...], tuple[str, ...]]:

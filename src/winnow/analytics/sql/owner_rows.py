@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
 from winnow.analytics.sql.join_units import UNIT
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
 from winnow.analytics.sql.selected_rows import GROUP
@@ -31,8 +32,8 @@ class RowSelection:
     ) -> None:
         self._plan, self._declarations, self._owners = plan, declarations, owners
         self._lookups, self._minimum = plan.lookups if minimum > 1 else (), minimum
-        self._public: dict[int, tuple[OwnerTable, list[Group]]] = {}
-        self._executed: dict[int, tuple[OwnerTable, arrow.Table]] = {}
+        self._public = KeptByObject[list[Group]]()
+        self._executed = KeptByObject[arrow.Table]()
         self.end: Place | None = None
         """Where the rows end that the statement is about, if it is about the first ones."""
         self.nearest_ends: list[Place | None] | None = None
@@ -105,20 +106,17 @@ class RowSelection:
         return int(self._rows(table).num_rows)
 
     def _rows(self, table: OwnerTable) -> arrow.Table:
-        kept = self._executed.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._executed[id(table)] = (table, self._execute(table, self._plan.local_sql, sampled=True))
-        return kept[1]
+        return self._executed.get(table, lambda: self._execute(table, self._plan.local_sql, sampled=True))
 
     def public_values(self, table: OwnerTable) -> list[Group]:
         """The values of keys that are not listed, over all rows."""
+        return self._public.get(table, lambda: self._read_public_values(table))
+
+    def _read_public_values(self, table: OwnerTable) -> list[Group]:
         assert self._plan.public_sql is not None
-        kept = self._public.get(id(table))
-        if kept is None or kept[0] is not table:
-            sql = f"SELECT * FROM ({self._plan.public_sql}) LIMIT {MAX_PUBLIC_VALUES + 1}"  # noqa: S608 - ours
-            found = self._execute(table, sql, sampled=False)
-            kept = self._public[id(table)] = (table, [tuple(row.values()) for row in found.to_pylist()])
-        return kept[1]
+        sql = f"SELECT * FROM ({self._plan.public_sql}) LIMIT {MAX_PUBLIC_VALUES + 1}"  # noqa: S608 - ours
+        found = self._execute(table, sql, sampled=False)
+        return [tuple(row.values()) for row in found.to_pylist()]
 
     def _execute(self, table: OwnerTable, sql: str, *, sampled: bool) -> arrow.Table:
         sample = self._plan.sample if sampled else None

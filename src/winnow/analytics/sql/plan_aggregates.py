@@ -20,9 +20,8 @@ from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.duckdb_engine import MICROSECONDS_A_DAY
 from winnow.analytics.sql.query_plan import SEARCHES, Argument, Function, QueryAggregate
 from winnow.analytics.sql.relations import RowSource
-from winnow.analytics.sql.sql_text import conjuncts, parsed, text_of, tried
+from winnow.analytics.sql.sql_text import conjuncts, parsed, shown_text, text_of, tried
 from winnow.analytics.stats.plan import NumberColumn
-from winnow.core.untrusted_text import one_line
 
 MAX_AGGREGATES = 100
 
@@ -119,13 +118,13 @@ class AggregateReader:
             type=kind,
             level=quantile_level(inner),
             date=date,
-            telling=one_line(inner.sql("duckdb"))[:80].replace('"', "") if tells_rows(function, all_known) else "",
+            telling=shown_text(inner, 80) if tells_rows(function, all_known) else "",
         )
 
     def _identifier(self, node: exp.Distinct) -> str:
         """The column of identifiers."""
         column = node.expressions[0] if len(node.expressions) == 1 else None
-        shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+        shown = shown_text(node)
         if isinstance(column, exp.Column) and self.source.described(column).chosen:
             raise refused(node, f"COUNT({shown}): a condition chooses which rows have it; choose rows by WHERE")
         if not isinstance(column, exp.Column) or not self.source.described(column).key:
@@ -153,7 +152,7 @@ class AggregateReader:
     def _argument(
         self, node: exp.Expr, condition: exp.Expr | None, known: Described, function: Function, inner: exp.Expr
     ) -> Argument:
-        shown = f"{function_name(inner)}({one_line(node.sql('duckdb'))[:60]})".replace('"', "")
+        shown = f"{function_name(inner)}({shown_text(node)})"
         whole, low, high = known.whole, known.low, known.high
         if function == "count":
             counted = exp.true() if isinstance(node, exp.Star) else node.copy().is_(exp.null()).not_()

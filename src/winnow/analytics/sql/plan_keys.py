@@ -10,8 +10,7 @@ from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import RowSource
-from winnow.analytics.sql.sql_text import parsed, tried
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import parsed, shown_text, tried
 
 FLOATS = ("DOUBLE", "FLOAT")
 GROUP_HINT = "group by a comparison or by CASE with constants, or declare values = […]"
@@ -32,7 +31,7 @@ def query_key(name: str, node: exp.Expr, kind: str, source: RowSource, opened: d
     """`kind` is DuckDB's type of it."""
     known = describe_expression(node, source.described)
     source.owner_of(node)
-    shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+    shown = shown_text(node)
     if known.level == "private":
         named = next(each for each in node.find_all(exp.Column) if source.described(each).level == "private")
         raise refused(node, f"column '{named.name}' is private and cannot be shown; it may stand in WHERE")

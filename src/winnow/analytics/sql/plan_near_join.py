@@ -4,17 +4,16 @@ Rows are put into the cells of a grid, and distances are those of the cells' mid
 numbers and the grid has a cell for each, that is exact.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
 
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.relations import RowSource
 from winnow.analytics.sql.spatial_functions import ARGUMENTS
-from winnow.analytics.sql.sql_text import conjuncts, parsed
+from winnow.analytics.sql.sql_text import conditions_of, parsed
 from winnow.core.untrusted_text import one_line
 
 MAX_STEPS = 512
@@ -90,18 +89,12 @@ class WrittenNear:
 
 def take_near(tree: exp.Select) -> WrittenNear | None:
     """The condition on the distance of two tables' rows, which is taken out of ON or WHERE; None if there is none."""
-    for node in _conditions(tree):
+    for node in conditions_of(tree):
         found = _read(node)
         if found is not None:
             node.replace(exp.true())
             return found
     return None
-
-
-def _conditions(tree: exp.Select) -> Iterator[exp.Expr]:
-    for join in tree.args.get("joins") or ():
-        yield from conjuncts(join.args.get("on"))
-    yield from conjuncts(condition_of(tree))
 
 
 def _read(node: exp.Expr) -> WrittenNear | None:

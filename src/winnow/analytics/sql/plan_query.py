@@ -7,9 +7,10 @@ from functools import lru_cache
 import duckdb
 from sqlglot import exp
 
-from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, line_of, refused
 from winnow.analytics.sql.check_plan import check_plan
-from winnow.analytics.sql.describe_expression import refuse_subqueries
+from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
+from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
@@ -127,6 +128,7 @@ class _Planner:
         ]
         self.reader.divide([self._resolved(each, {}) for each in dividing_conditions(self.tree, self.source)])
         aggregates = self.reader.aggregates(types[len(keys) :])
+        self._check_end(end, nodes, aggregates)
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
         plan = QueryPlan(
@@ -177,6 +179,13 @@ class _Planner:
         self.reader.check_levels()
         names = unique_names([name for _, name, _ in outputs])
         return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
+
+    def _check_end(self, end: _End, keys: Sequence[exp.Expr], aggregates: Sequence[QueryAggregate]) -> None:
+        """Whether it can be computed: it would fail only after all has been opened and paid for."""
+        known = {f"k{place}": describe_expression(node, self.source.described) for place, node in enumerate(keys)}
+        known |= {each.name: Described(type="date" if each.date else None) for each in aggregates}
+        for node in (*end.finished, *end.conditions, *(each.this for each in end.order)):
+            describe_expression(node, lambda column: known[column.name])
 
     def _extremes(self) -> list[exp.Expr]:
         """MIN and MAX, with their FILTER."""
@@ -242,7 +251,9 @@ class _Planner:
             if name is None and isinstance(each, tuple(AGGREGATES)):
                 name = self.reader.read(each)
             if name is not None:
-                return exp.column(name, table="released")  # an alias of the statement may have the same name
+                released = exp.column(name, table="released")  # an alias of the statement may have the same name
+                released.this.meta["line"] = line_of(each)
+                return released
             if isinstance(each, exp.Column):
                 level = self.source.described(each).level
                 if level == "private":

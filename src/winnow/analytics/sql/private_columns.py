@@ -13,12 +13,10 @@ from sqlglot import exp
 from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.choosing_conditions import comparisons_in, conditions_in
 from winnow.analytics.sql.describe_expression import is_distance
-from winnow.analytics.sql.join_links import condition_of
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.spatial_functions import PLACES
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conditions_of, shown_text, written_conditions
 from winnow.core import ConfigError
-from winnow.core.untrusted_text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +47,7 @@ def _uses(
     select: exp.Select, source: RowSource, divided: set[int], *, outermost: bool
 ) -> Iterator[tuple[exp.Expr, bool]]:
     """Each use in this SELECT, and whether it is a condition on private columns alone."""
-    joins = select.args.get("joins") or []
-    conditions = [*(join.args.get("on") for join in joins), condition_of(select)]
-    for condition in (each for node in conditions for each in conjuncts(node)):
+    for condition in conditions_of(select):
         columns = _own_columns(condition, select)
         private = [_is_private(each, source) for each in columns]
         inner = condition.args.get("query") if isinstance(condition, exp.In) else None
@@ -59,7 +55,7 @@ def _uses(
             continue
         if any(private) and not _joins_rows(condition, source):
             yield condition, all(private) and (inner is not None or condition.find(exp.Select) is None)
-    for item, join in zip(source.items[1:], joins, strict=True):
+    for item, join in zip(source.items[1:], select.args.get("joins") or (), strict=True):
         for name in (each.name.lower() for each in join.args.get("using") or ()):
             first = next(each for each in source.items if each.alias == source.merged[name])
             pair = ((first, name), (item, name))
@@ -80,23 +76,16 @@ def mixed_condition(
     public, but for a distance.
     """
     for select, own in sources:
-        joins = [join.args.get("on") for join in select.args.get("joins") or ()]
-        for each in (
-            one for node in (*joins, condition_of(select)) if node is not None for one in comparisons_in(node)
-        ):
+        for each in (one for node in written_conditions(select) for one in comparisons_in(node)):
             if _mixes(each, _own_columns(each, select), own):
-                return _shown(each)
+                return shown_text(each)
     for node in extremes:
         conditions = [node.expression.this] if isinstance(node, exp.Filter) else []
         conditions += conditions_in(node.this.this if isinstance(node, exp.Filter) else node.this)
         for each in (one for condition in conditions for one in comparisons_in(condition)):
             if _mixes(each, list(each.find_all(exp.Column)), source):
-                return _shown(each)
+                return shown_text(each)
     return None
-
-
-def _shown(node: exp.Expr) -> str:
-    return one_line(node.sql("duckdb"))[:60].replace('"', "")
 
 
 def _mixes(node: exp.Expr, columns: Sequence[exp.Column], source: RowSource) -> bool:

@@ -10,13 +10,12 @@ from typing import TypeVar
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.join_links import equalities
 from winnow.analytics.sql.plan_keys import key_columns
 from winnow.analytics.sql.query_plan import QueryKey
 from winnow.analytics.sql.relations import FromItem, RowSource
 from winnow.analytics.sql.safe_conditions import safe_condition, with_safe_conditions
-from winnow.analytics.sql.sql_text import conjuncts, parsed
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import conditions_of, parsed, shown_text
 
 T = TypeVar("T", bound=exp.Expr)
 
@@ -70,9 +69,10 @@ def without_conditions(rows: T) -> T:
 
 def _tables_of(key: QueryKey, source: RowSource, tree: exp.Select) -> tuple[FromItem, ...]:
     """The tables whose columns a key is made of: one that is divided, or any number of replicated ones."""
-    named = {source.item_of(column) for column in parsed(key.sql).find_all(exp.Column)}
+    node = parsed(key.sql)
+    named = {source.item_of(column) for column in node.find_all(exp.Column)}
     found = tuple(item for item in source.items if item in named)
-    shown = one_line(key.sql.replace('"', ""))[:60]
+    shown = shown_text(node)
     if len(found) > 1 and any(item.relation.divided for item in found):
         raise refused(tree, f"GROUP BY {shown}: it is made of several tables and has no list of values")
     if any(item.optional for item in found):
@@ -84,8 +84,7 @@ def _tables_of(key: QueryKey, source: RowSource, tree: exp.Select) -> tuple[From
 
 def _conditions_about(tree: exp.Select, source: RowSource, aliases: Sequence[str]) -> Iterator[exp.Expr]:
     """The conditions on columns of these tables alone."""
-    inner = [join.args.get("on") for join in tree.args.get("joins") or () if join.side != "LEFT"]
-    for each in (one for condition in (*inner, condition_of(tree)) for one in conjuncts(condition)):
+    for each in conditions_of(tree, left_joins=False):
         if each.find(exp.Select) is None:
             items = [source.item_of(column) for column in each.find_all(exp.Column)]
             if items and all(item is not None and item.alias in aliases for item in items):

@@ -62,7 +62,8 @@ class QueryQuestion(Question):
         plan, told = self._planned(terms)
         if plan.sides is not None:
             return explain_matched_query(plan, terms)
-        return explain_query(plan, len(terms.owners), terms.minimum, self.epsilon, told)
+        noise = None if self.epsilon is None else (self.epsilon, self.delta)
+        return explain_query(plan, len(terms.owners), terms.minimum, noise, told)
 
     def _planned(self, terms: MergedTerms) -> "tuple[QueryPlan, tuple[ToldTable, ...]]":
         """The plan, and the tables that are told to all parties before."""

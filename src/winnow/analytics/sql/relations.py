@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import OWN_NAMES, refused
 from winnow.analytics.sql.described import Described, described_column
+from winnow.analytics.sql.sql_text import shown_text
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.core import ConfigError, suggest
 from winnow.core.untrusted_text import one_line
@@ -83,7 +84,7 @@ class RowSource:
         items = {self.item_of(each) for each in node.find_all(exp.Column)}
         places = [place for place, item in enumerate(self.items) if item in items]
         if self.apart and len(places) > 1:
-            shown = one_line(node.sql("duckdb"))[:60].replace('"', "")
+            shown = shown_text(node)
             raise refused(node, f"{shown}: its columns are at two owners; they can be joined by a key, and no more")
         return places[0] if places and self.apart else None
 

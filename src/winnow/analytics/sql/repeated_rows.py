@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet
 from winnow.analytics.sql.selected_rows import SelectedRows, rows_within_units, units_of
 
@@ -39,7 +40,7 @@ class RepeatedRows:
 
     def __init__(self, selected: SelectedRows, shown: NDArray[np.int64]) -> None:
         self._selected, self._shown = selected, shown
-        self._kept: dict[int, tuple[OwnerTable, _OwnRows]] = {}
+        self._kept = KeptByObject[_OwnRows]()
 
     def shared(self, table: "OwnerTable") -> NDArray[np.int64]:
         """By shown group: how many of its rows count more than once in all."""
@@ -73,10 +74,7 @@ class RepeatedRows:
         return np.bincount(own.row[chosen], minlength=len(own.units))
 
     def _own(self, table: "OwnerTable") -> _OwnRows:
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._kept[id(table)] = (table, self._read(table))
-        return kept[1]
+        return self._kept.get(table, lambda: self._read(table))
 
     def _read(self, table: "OwnerTable") -> _OwnRows:
         rows = self._selected.rows(table)

@@ -16,6 +16,7 @@ from winnow.analytics.sql.join_links import check_links, refuse_distance_join
 from winnow.analytics.sql.joined_subquery import joined_often
 from winnow.analytics.sql.relations import FromItem, KnownTables, Lookup, Relation, RowSource
 from winnow.analytics.sql.safe_conditions import KIND
+from winnow.analytics.sql.sql_text import written_conditions
 from winnow.analytics.sql.subquery_marks import marked_columns, marked_divisions, marked_union
 from winnow.core import suggest
 from winnow.core.untrusted_text import one_line
@@ -42,11 +43,8 @@ def row_source(
         source = _joined(source, join, known)
     if apart:
         refuse_distance_join(select, source)
-    for join in select.args.get("joins") or ():
-        if join.args.get("on"):
-            check_condition(join.args["on"], source)
-    if select.args.get("where"):
-        check_condition(select.args["where"].this, source)
+    for written in written_conditions(select):
+        check_condition(written, source)
     if not apart:
         check_links(select, source)
     known.sources.append((select, source))

@@ -8,6 +8,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as arrow
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Mix, Program
@@ -15,6 +16,7 @@ from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.finish_query import plain_value
 from winnow.analytics.sql.first_rows import Place, not_beyond, open_end, with_lots
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.plan_rows import MAX_SHOWN_ROWS, RowsPlan
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.tables.declaration import TableDeclaration
@@ -75,17 +77,17 @@ class _SelectedRows:
 
     def __init__(self, plan: RowsPlan, declaration: TableDeclaration) -> None:
         self._plan, self._declaration = plan, declaration
-        self._kept: dict[int, tuple[OwnerTable, Any, list[NDArray[np.int64]]]] = {}
+        self._kept = KeptByObject[tuple[arrow.Table, list[NDArray[np.int64]]]]()
 
     def count(self, table: "OwnerTable") -> int:
-        return int(self._found(table)[1].num_rows)
+        return int(self._found(table)[0].num_rows)
 
     def ranks(self, table: "OwnerTable") -> list[NDArray[np.int64]]:
-        return self._found(table)[2]
+        return self._found(table)[1]
 
     def texts(self, table: "OwnerTable", end: Place | None) -> list[bytes]:
         """The rows that are shown: what each shows, and its ranks, which its reader sorts by."""
-        _, rows, ranks = self._found(table)
+        rows, ranks = self._found(table)
         places = np.arange(rows.num_rows) if end is None else np.flatnonzero(not_beyond(ranks, end))
         cells = [rows.column(f"s{place}").take(places).to_pylist() for place in range(len(self._plan.columns))]
         keys = [[int(each) for each in own[places]] for own in ranks[: len(self._plan.order)]]
@@ -102,11 +104,11 @@ class _SelectedRows:
         lengths = np.array([len(text) for text in self.texts(table, end)], np.int64)
         return np.array([int((lengths > size).sum()) for size in SIZES], np.int64)
 
-    def _found(self, table: "OwnerTable") -> "tuple[OwnerTable, Any, list[NDArray[np.int64]]]":
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            plan = self._plan
-            rows = execute_at_owner(table, {plan.table: self._declaration}, plan.local_sql, plan.sample)
-            ranks = [key.ranks(rows.column(key.name)) for key in plan.order]
-            kept = self._kept[id(table)] = (table, rows, with_lots(ranks, rows.num_rows, table))
-        return kept
+    def _found(self, table: "OwnerTable") -> tuple[arrow.Table, list[NDArray[np.int64]]]:
+        return self._kept.get(table, lambda: self._read(table))
+
+    def _read(self, table: "OwnerTable") -> tuple[arrow.Table, list[NDArray[np.int64]]]:
+        plan = self._plan
+        rows = execute_at_owner(table, {plan.table: self._declaration}, plan.local_sql, plan.sample)
+        ranks = [key.ranks(rows.column(key.name)) for key in plan.order]
+        return rows, with_lots(ranks, rows.num_rows, table)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program, Sum
 from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.owner_table import OwnerTable
 
@@ -39,11 +40,11 @@ class SelectedRows:
     def __init__(self, selection: "RowSelection", groups: "Sequence[Group]") -> None:
         self._selection, self._listed = selection, groups
         self.groups = QueryGroups(columns=(), groups=len(groups))
-        self._kept: dict[int, tuple[OwnerTable, OwnerTable, int]] = {}
+        self._kept = KeptByObject[tuple[OwnerTable, int]]()
 
     def rows(self, table: OwnerTable) -> OwnerTable:
         """Those that belong to a group, with its number."""
-        return self._found(table)[1]
+        return self._found(table)[0]
 
     def counts(self, table: OwnerTable, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """By group: how many rows there are, or of a join how many units they belong to."""
@@ -56,13 +57,10 @@ class SelectedRows:
 
     def outside(self, table: OwnerTable) -> int:
         """How many belong to no group."""
-        return self._found(table)[2]
+        return self._found(table)[1]
 
-    def _found(self, table: OwnerTable) -> tuple[OwnerTable, OwnerTable, int]:
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._kept[id(table)] = (table, *self._selection.grouped(table, self._listed))
-        return kept
+    def _found(self, table: OwnerTable) -> tuple[OwnerTable, int]:
+        return self._kept.get(table, lambda: self._selection.grouped(table, self._listed))
 
 
 def distinct_units(

@@ -20,8 +20,7 @@ from winnow.analytics.sql.choosing_conditions import (
 from winnow.analytics.sql.describe_expression import describe_expression
 from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.relations import MARK, RowSource
-from winnow.analytics.sql.sql_text import conjuncts, tried
-from winnow.core.untrusted_text import one_line
+from winnow.analytics.sql.sql_text import conditions_of, shown_text, tried
 
 
 def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, Described]) -> dict[str, Described]:
@@ -43,10 +42,8 @@ def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, 
 
 def dividing_conditions(select: exp.Select, source: RowSource) -> list[exp.Expr]:
     """What WHERE and ON choose rows by, where they hold for one of several reasons: none may add few rows to many."""
-    joins = [join.args.get("on") for join in select.args.get("joins") or () if join.side != "LEFT"]
-    where = select.args.get("where")
     found = list[exp.Expr]()
-    for each in (one for node in (*joins, where.this if where else None) for one in conjuncts(node)):
+    for each in conditions_of(select, left_joins=False):
         if each.find(exp.Select) is None:
             found += [
                 *alternatives_in(each),
@@ -63,11 +60,9 @@ def undivided_condition(sources: Sequence[tuple[exp.Select, RowSource]]) -> str 
     cannot be divided by these.
     """
     for select, source in sources:
-        where = select.args.get("where")
-        joins = [join.args.get("on") for join in select.args.get("joins") or ()]
-        for each in (one for node in (*joins, where.this if where else None) for one in conjuncts(node)):
+        for each in conditions_of(select):
             if _has_subquery_beside(each) or (source.outer is not None and _has_outer_alternatives(each, source)):
-                return one_line(each.sql("duckdb"))[:60].replace('"', "")
+                return shown_text(each)
     return None
 
 

@@ -18,11 +18,13 @@ from winnow.analytics.program import Compare, CountDistinct, Mix, Program, Sum
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, asked_name, connection, kind_of, quoted
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
-from winnow.analytics.sql.join_links import condition_of, equalities
+from winnow.analytics.sql.join_links import equalities
+from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.public_values import open_counted_values
 from winnow.analytics.sql.spatial_functions import DISTANCE
+from winnow.analytics.sql.sql_text import written_conditions
 from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.core import ConfigError, DataError
@@ -94,10 +96,9 @@ def _by_place(tree: exp.Select, declared: Mapping[str, TableDeclaration]) -> boo
 
 
 def _has_key(tree: exp.Select) -> bool:
-    joins = tree.args.get("joins") or []
-    conditions = [condition_of(tree), *(each.args.get("on") for each in joins)]
-    between = [pair for each in conditions for pair in equalities(each) if pair[0].table != pair[1].table]
-    return bool(between) or any(each.args.get("using") for each in joins)
+    pairs = (pair for written in written_conditions(tree) for pair in equalities(written))
+    using = any(join.args.get("using") for join in tree.args.get("joins") or ())
+    return using or any(one.table != other.table for one, other in pairs)
 
 
 def _public_columns(tree: exp.Select, name: str, declared: Mapping[str, TableDeclaration]) -> list[str]:
@@ -180,7 +181,7 @@ class _AllTables:
     def __init__(self, names: tuple[str, ...], terms: MergedTerms) -> None:
         self._names, self._terms = names, terms
         self.told: dict[str, OwnerTable] = {}
-        self._kept: dict[int, tuple[OwnerTable, OwnerTable]] = {}
+        self._kept = KeptByObject[OwnerTable]()
 
     def rows_of(self, told: ToldTable, table: OwnerTable) -> list[Group]:
         """An owner's rows of a table that is told; equal ones are numbered, so that none is lost."""
@@ -197,10 +198,7 @@ class _AllTables:
 
     def all_of(self, table: OwnerTable) -> OwnerTable:
         """Kept: what is selected of a table is kept with it."""
-        kept = self._kept.get(id(table))
-        if kept is None or kept[0] is not table:
-            kept = self._kept[id(table)] = (table, self._made(table))
-        return kept[1]
+        return self._kept.get(table, lambda: self._made(table))
 
     def _made(self, table: OwnerTable) -> OwnerTable:
         held, declared = self._held(table), self._terms.tables(self._names)

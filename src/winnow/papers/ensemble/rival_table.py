@@ -123,6 +123,18 @@ class RivalTable(PaperItem):
                     known |= lines_by_key(each.result())
                     yield from each.result()
 
+    def measure_seeds(
+        self, seeds: Sequence[int], wanted: ReproductionOptions, lines: ResultLines
+    ) -> Iterator[ResultLine]:
+        """What the lines lack of these seeds, one after the other in this process; rows are tuned first."""
+        known = dict(lines)
+        for seed in (*(TUNING_SEEDS if len(self.tried) > 1 else ()), *seeds):
+            for tried in self.tried:
+                for rows in self.left(tried, seed, known):
+                    found = self.measure_rows(rows, tried, seed, wanted)
+                    known |= lines_by_key(found)
+                    yield from found
+
     def measure_rows(
         self, rows: Sequence[EnsembleRow], tried: TriedSettings, seed: int, wanted: ReproductionOptions
     ) -> list[RunResultLine]:

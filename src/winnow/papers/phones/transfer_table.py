@@ -53,16 +53,23 @@ class TransferTable(PaperItem):
         return {self.name}
 
     def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
-        return not self._missing(wanted, lines)
+        return not self._missing(range(wanted.seeds), lines)
 
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Iterator[MeasuredResultLine]:
         find_prepared(wanted.data_directory)
-        missing = self._missing(wanted, lines)
+        missing = self._missing(range(wanted.seeds), lines)
         with ProcessPoolExecutor(wanted.workers, get_context("spawn")) as pool:
             rows, seeds = zip(*missing, strict=True)
-            yield from pool.map(measure_row, repeat(self.setting(wanted)), rows, seeds)
+            yield from pool.map(measure_row, repeat(self._setting(wanted)), rows, seeds)
 
-    def setting(self, wanted: ReproductionOptions) -> TransferSetting:
+    def measure_seeds(
+        self, seeds: Sequence[int], wanted: ReproductionOptions, lines: ResultLines
+    ) -> Iterator[MeasuredResultLine]:
+        """What the lines lack of these seeds, one after the other in this process."""
+        for row, seed in self._missing(seeds, lines):
+            yield measure_row(self._setting(wanted), row, seed)
+
+    def _setting(self, wanted: ReproductionOptions) -> TransferSetting:
         return TransferSetting(
             item=self.name,
             speech=self.speech,
@@ -71,13 +78,8 @@ class TransferTable(PaperItem):
             directory=wanted.data_directory,
         )
 
-    def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[TransferRow, int]]:
-        return [
-            (row, seed)
-            for seed in range(wanted.seeds)
-            for row in self.rows
-            if (self.name, row.name, str(seed)) not in lines
-        ]
+    def _missing(self, seeds: Sequence[int], lines: ResultLines) -> list[tuple[TransferRow, int]]:
+        return [(row, seed) for seed in seeds for row in self.rows if (self.name, row.name, str(seed)) not in lines]
 
     def has_results(self, lines: ResultLines) -> bool:
         return bool(self._found(lines))

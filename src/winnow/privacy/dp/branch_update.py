@@ -6,6 +6,7 @@ and the sample alone, so that clipping bounds what a sample changes, and ε is t
 """
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
@@ -72,13 +73,13 @@ class BranchMethod(ClientUpdate):
 
     tells_loss: ClassVar[bool] = True
 
+    @abstractmethod
     def _branch(self, training: LocalTraining, client: int, start: ModelState) -> ModelState:
         """The branch after a client's steps of its own loss."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _released(self, training: LocalTraining, client: int) -> Tensor:
         """A client's part of the table."""
-        raise NotImplementedError
 
 
 class BranchUpdate(BranchMethod):
