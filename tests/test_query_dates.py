@@ -67,7 +67,7 @@ def test_a_text_that_is_no_date_is_refused_where_a_date_is_compared(condition: s
         f"SELECT\nCOUNT(*)\nFILTER (WHERE {condition}) AS n FROM stays",
         f"SELECT COUNT(*) AS n FROM\n(SELECT * FROM stays\nWHERE {condition}) AS u",
     ):
-        assert refusal_of(sql) == f"'{written}' is no date; {HINT} (line 3)"
+        assert refusal_of(sql) == f"'{written}' is not a date; {HINT} (line 3)"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_text_that_is_no_date_is_refused_where_a_date_is_compared(condition: s
 )
 def test_nor_is_it_compared_with_what_has_been_opened(end: str) -> None:
     """It failed when everything had been opened, and paid for."""
-    assert refusal_of(end) == f"'2024-13-01' is no date; {HINT} (line 2)"
+    assert refusal_of(end) == f"'2024-13-01' is not a date; {HINT} (line 2)"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_what_is_compared_with_a_text_need_be_no_date(condition: str) -> None:
 def test_dates_in_a_join_are_checked_too() -> None:
     from planted_tables import answer_of_copies, answer_of_two
 
-    with pytest.raises(WinnowError, match="'2024-13-01' is no date"):
+    with pytest.raises(WinnowError, match="'2024-13-01' is not a date"):
         answer_of_copies("SELECT COUNT(*) AS n FROM stays JOIN places ON number = 1 AND day > '2024-13-01'")
-    with pytest.raises(WinnowError, match="'2024-13-01' is no date"):
+    with pytest.raises(WinnowError, match="'2024-13-01' is not a date"):
         answer_of_two(
             "SELECT COUNT(*) AS n FROM (SELECT day FROM stays UNION ALL SELECT day FROM visits) u "
             "WHERE day > '2024-13-01'"
@@ -149,7 +149,7 @@ def test_no_step_is_taken_and_nothing_is_spent() -> None:
     )
     happened = list[Any]()
     tables = {f"owner {place}": table for place, table in enumerate(TABLES)}
-    with pytest.raises(WinnowError, match="'2024-13-01' is no date"):
+    with pytest.raises(WinnowError, match="'2024-13-01' is not a date"):
         ask_owners(question, tables, terms_of(3), on_event=happened.append)
     assert not [event for event in happened if type(event).__name__ in ("Released", "RoundFinished")]
 
@@ -170,5 +170,5 @@ def test_the_command_says_so_in_one_line(
     assert told.code == 0, told.err
     refused = call(capsys, "query", sql.format("2024-13-01"), *options)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.strip() == f"winnow: error: '2024-13-01' is no date; {HINT} (line 1)"
+    assert refused.err.strip() == f"winnow: error: '2024-13-01' is not a date; {HINT} (line 1)"
     assert questions.query(sql.format("2019-05-01")).rows

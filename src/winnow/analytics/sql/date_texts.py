@@ -14,7 +14,7 @@ from winnow.core.untrusted_text import printable
 
 
 def check_date_texts(node: exp.Expr, operands: Sequence[tuple[exp.Expr, Described]]) -> None:
-    """ConfigError for a text that is no date among operands of one type, of which some are dates."""
+    """ConfigError for a text that is not a date among operands of one type, of which some are dates."""
     dates = [each.unnest() for each, known in operands if known.type == "date"]
     if not dates:
         return
@@ -29,7 +29,7 @@ def check_date_text(node: exp.Expr, operand: exp.Expr, kind: exp.DType) -> None:
     if isinstance(text, exp.Literal) and text.is_string and not _is_date(text.this, kind == exp.DType.DATE):
         shown = printable(text.this)[:40].replace("\n", " ")  # with blanks around it, which may be what is wrong
         hint = "write one that exists, such as '2024-12-31', or '2024-12-31 18:30:00' with a time"
-        raise refused(node, f"'{shown}' is no date; {hint}")
+        raise refused(node, f"'{shown}' is not a date; {hint}")
 
 
 def _is_day(node: exp.Expr) -> bool:
