@@ -97,7 +97,7 @@ def test_noise_is_the_same_again(capsys: pytest.CaptureFixture[str], federation:
         (["people", "--per-owner"], "per-owner on table 'people' needs a rule that allows it"),
         (["people", "--quantiles", "half"], "--quantiles half: write numbers between 0 and 1, such as 0.05,0.5,0.95"),
         (["people", "--test", "u:age,sex"], "'u:age,sex' is not a test; write one of chi2:a,b"),
-        (["people", "--delta", "1e-7"], "--delta belongs to noise; add --epsilon, or leave it out"),
+        (["people", "--delta", "1e-7"], "delta belongs to noise; add epsilon, or leave it out"),
         (["people", "--quantile-range"], "a range by quantiles needs histograms; add --histograms N"),
         (["people", "--epsilon", "0"], "epsilon = 0.0: must be above 0"),
         (["people", "--kit", "kits/ana"], "name a federation file or a kit, not both"),

@@ -355,9 +355,10 @@ def test_duckdb_reaches_nothing(sql: str) -> None:
         opened.execute(sql)
 
 
-def test_a_row_on_which_an_expression_fails_is_null_and_no_message_quotes_it() -> None:
+@pytest.mark.parametrize("cast", ["CAST", "TRY_CAST"])
+def test_a_row_on_which_an_expression_fails_is_null_and_no_message_quotes_it(cast: str) -> None:
     tables = divided(ROWS, 3, seed=1)
-    answer = answer_of("SELECT COUNT(*) AS n FROM stays WHERE CAST(note AS INTEGER) = 17", tables)
+    answer = answer_of(f"SELECT COUNT(*) AS n FROM stays WHERE {cast}(note AS INTEGER) = 17", tables)
     expected = pooled_answer("SELECT COUNT(*) FROM stays WHERE TRY_CAST(note AS INTEGER) = 17", ROWS)
     assert [(row["n"],) for row in answer["rows"]] == expected
 

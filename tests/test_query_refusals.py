@@ -163,7 +163,9 @@ def test_explaining_takes_the_delta_of_a_statement_and_refuses_it_as_asking_does
         assert (refused.code, refused.out) == (2, "")
         assert line in refused.err
     alone = call(capsys, *asked, "--delta", "1e-8")
-    assert alone.err.strip().endswith("--delta belongs to noise; add --epsilon, or leave it out")
+    assert alone.err.strip().endswith("delta belongs to noise; add epsilon, or leave it out")
+    with pytest.raises(ConfigError, match="delta belongs to noise"):
+        winnow.query("SELECT COUNT(*) FROM stays", delta=1e-8)
 
 
 def test_a_distance_among_the_keys_does_not_make_the_first_rows_the_nearest_ones() -> None:

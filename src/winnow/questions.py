@@ -79,12 +79,12 @@ def stats(
     settings    histograms=20, quantiles=[0.05, 0.5, 0.95], correlation=True, tests=["t:age,sex"], per_owner=True,
                 epsilon=1.0, delta=1e-6, histogram_range="quantiles"
     """
-    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
     groups = (by,) if isinstance(by, str) else tuple(by)
-    question = read_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
+    question = given_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
     return StatisticsReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -137,7 +137,7 @@ def trees(
                 gamma=0.0, min_child_weight=1.0, minimum, holdout=0.1, early_stopping=10, secure=False, seed=0;
                 vertical="another owner's table", key="a column to match rows by", overlap=1000
     """
-    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.question_run_folder import OwnerFiles  # noqa: PLC0415
     from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
     from winnow.analytics.trees.vertical_parts import with_parts  # noqa: PLC0415
@@ -164,7 +164,7 @@ def intersect(
 
     The first of `between` learns which (unless reveal="size"), with `share` the others do, too.
     """
-    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
 
     given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
     question = read_question({**given, "share": share})

@@ -70,13 +70,6 @@ def names(listed: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
 
 
-def check_noise(epsilon: float | None, delta: float | None) -> None:
-    from winnow.core import ConfigError
-
-    if delta is not None and epsilon is None:
-        raise ConfigError("--delta belongs to noise; add --epsilon, or leave it out")
-
-
 def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
     """Refuse a file that could not be written as it should before anybody is asked."""
     from winnow.core import ConfigError

@@ -43,11 +43,10 @@ def query(
     budgets.
     """
     from winnow.analytics.sql.query_answer import check_ending
-    from winnow.cli.ask_owners import check_folder, check_noise
+    from winnow.cli.ask_owners import check_folder
     from winnow.cli.query_statement import StatementOptions
     from winnow.core import ConfigError
 
-    check_noise(epsilon, delta)
     if out is not None:
         check_ending(out)
         check_folder(out)

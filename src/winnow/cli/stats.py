@@ -69,7 +69,7 @@ def stats(
     from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
     from winnow.analytics.question import given_question
     from winnow.analytics.stats.report import StatisticsReport
-    from winnow.cli.ask_owners import ask, check_noise, check_output, names
+    from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import say, stdout_console, write_json
 
     check_output(out, ".html")
@@ -87,7 +87,6 @@ def stats(
         "epsilon": epsilon,
         "delta": delta,
     }
-    check_noise(epsilon, delta)
     question = given_question(given)
     if explain:
         from winnow.cli.explain_question import explain_asked
