@@ -42,7 +42,7 @@ def test_a_row_waits_for_its_candidates_and_does_not_run_with_the_seed_of_tuning
         pytest.skip("needs MNIST")
     common = ["paper_runs", "few-labels", "mnist-predictions", "--rounds", "1", "--data", str(data_directory)]
     quick = ["--set", "data.open=100", "--set", "local.steps=1", "--set", "data.clients=2"]
-    results = {rate: tmp_path / rate / "results.jsonl" for rate in ("0.03", "0.1")}
+    results = {rate: tmp_path / rate / "results.jsonl" for rate in ("0.01", "0.03", "0.1", "0.3")}
     for rate, out in results.items():
         candidate = f"labelled-only@local.learning_rate={rate}"
         monkeypatch.setattr(

@@ -143,7 +143,7 @@ def trees(
     from winnow.analytics.trees.vertical_parts import with_parts  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
-    question = read_question({"kind": "trees", "table": name, "target": target, **settings})
+    question = given_question({"kind": "trees", "table": name, "target": target, **settings})
     files = OwnerFiles(None if folder is None else Path(folder))
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_files=files.add)
     return BoostedTrees(with_parts(answer, files.texts))
@@ -167,7 +167,7 @@ def intersect(
     from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
 
     given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
-    question = read_question({**given, "share": share})
+    question = given_question({**given, "share": share})
     answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
     size: int | None = answer["size"]
     return size
