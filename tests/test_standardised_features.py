@@ -232,7 +232,7 @@ def test_an_encoder_of_another_width_is_told_in_one_line(own: str, tmp_path: Pat
 
 def test_an_encoder_whose_width_depends_on_the_batch_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import numpy as np\ndef encode(x):\n    return np.ones((len(x), len(x)))\n")
-    with pytest.raises(ModelError, match=r"returned 128 features a sample, and then \d+;") as caught:
+    with pytest.raises(ModelError, match=r"for all samples, in any batch: it returned 128, and then \d+$") as caught:
         run(experiment(f"{tmp_path / 'other.py'}:encode"), tmp_path / "run")
     assert "\n" not in str(caught.value)
 

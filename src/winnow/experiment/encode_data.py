@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from winnow.core import DataError, ModelError
+from winnow.core import DataError, OwnCodeError
 from winnow.data import ClientData, ClientsOnDemand, Examples, FederatedData, Preprocessing
 from winnow.data.text import decode_characters
 from winnow.data.types import Features
@@ -99,9 +99,9 @@ class SampleEncoder:
         """Every sample becomes as many features as those before it."""
         self._width = self._width or self._cache.width or width
         if width != self._width:
-            raise ModelError(
-                f"encoder '{self._settings.name}' returned {self._width} features a sample, and then {width}; "
-                "all samples need equally many, whichever batch they are in"
+            raise OwnCodeError(
+                f"encoder '{self._settings.name}' must return equally many features for all samples, in any batch",
+                f"it returned {self._width}, and then {width}",
             )
 
     def _keep(self, pending: list[tuple[list[bytes], NDArray[np.float32]]]) -> None:
