@@ -14,6 +14,7 @@ from winnow.config.resolve import resolve
 from winnow.core import ConfigError, DataError, ModelError, RunError, WinnowWarning
 from winnow.data import DataSettings, federate, from_arrays, load
 from winnow.data.text import decode_characters, encode_characters
+from winnow.deploy.jobs.error_redaction import redacted_error
 from winnow.experiment.encode_data import SampleEncoder, encode_federated
 from winnow.experiment.run import run_experiment
 from winnow.experiment.saved_model import load_model
@@ -169,16 +170,24 @@ def test_a_wrong_name_is_told_in_one_line(own: Path, name: str, said: str) -> No
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("return samples[:1]", "returned an array of shape"),
+        ("return samples[:1]", "must return an array"),
         ("return np.full((len(samples), 2), np.inf)", "not finite"),
-        ("return np.zeros(len(samples))", "returned an array of shape"),
+        ("return np.zeros(len(samples))", "must return an array"),
         ("raise KeyError('secret')", "failed: "),
+        ("return np.zeros((4711, len(samples)))", "must return an array"),
+        ("return np.zeros((len(samples), 4583 + len(samples)))", "equally many features.*: it returned 4711, and then"),
     ],
 )
 def test_an_encoder_that_does_not_encode_is_told_in_one_line(own: Path, body: str, said: str) -> None:
     own.write_text(f"import numpy as np\n\ndef encode(samples):\n    {body}\n")
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=said) as caught:
         run_experiment(settings(own), inputs=inputs())
+    assert "\n" not in str(caught.value)
+    # between organisations nothing is told that the job's code could have made of samples
+    told = redacted_error(caught.value)
+    assert "secret" not in told
+    assert "4711" not in told
+    assert told.startswith("encoder '")
 
 
 def test_characters_can_be_read_back() -> None:

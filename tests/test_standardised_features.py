@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import winnow
+from command_line import call
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, DataError, ModelError, RunError
 from winnow.data import DataSettings, FederatedData, OnDemand, federate, from_arrays
@@ -31,6 +32,7 @@ def encode(samples):
     x = np.asarray(samples)
     return np.concatenate([x**2, x[:, :1] * x[:, 1:2], np.full((len(x), 1), 7.0)], 1)
 """
+NESTED = "[" * 900 + "]" * 900
 
 
 @pytest.fixture
@@ -228,6 +230,33 @@ def test_an_encoder_of_another_width_is_told_in_one_line(own: str, tmp_path: Pat
         saved.predict(styles().x[:3])
 
 
+def test_an_encoder_whose_width_depends_on_the_batch_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("import numpy as np\ndef encode(x):\n    return np.ones((len(x), len(x)))\n")
+    with pytest.raises(ModelError, match=r"for all samples, in any batch: it returned 128, and then \d+$") as caught:
+        run(experiment(f"{tmp_path / 'other.py'}:encode"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_takes_an_encoder_of_one_s_own(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(experiment(own), tmp_path / "run")
+    x = styles().x[:4]
+    np.savez(tmp_path / "rows.npz", x=x)
+    expected = load_model(tmp_path / "run", encoder=own).predict(x)
+    done = call(capsys, "predict", tmp_path / "run", tmp_path / "rows.npz", "--encoder", own)
+    assert done.out.split() == ["prediction", *map(str, expected)]
+    assert "(--encoder)" in call(capsys, "predict", tmp_path / "run", tmp_path / "rows.npz").err
+    # an export has no encoder, and a check compares rows as they are: both say so
+    done = call(capsys, "export", tmp_path / "run", "--onnx", tmp_path / "model.onnx", "--encoder", own)
+    assert "which no exported file can hold" in done.err
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(4) % 2)
+    done = call(capsys, "check", tmp_path / "run", tmp_path / "mine.npz")
+    assert "this model takes an encoder's features" in done.err
+    assert call(capsys, "export", tmp_path / "run", "--folder", tmp_path / "copy", "--encoder", own).code == 0
+    assert np.array_equal(load_model(tmp_path / "copy", encoder=own).predict(x), expected)
+
+
 def test_an_owner_can_use_the_model_by_its_own_numbers(own: str, tmp_path: Path) -> None:
     result = run(experiment(own), tmp_path / "run")
     saved = load_model(tmp_path / "run", encoder=own)
@@ -245,8 +274,11 @@ def test_an_owner_can_use_the_model_by_its_own_numbers(own: str, tmp_path: Path)
     again = load_model(tmp_path / "theirs", encoder=own)
     assert np.array_equal(again.predict_proba(x), theirs.predict_proba(x))
     assert result.summary.rounds == 6
-    with pytest.raises(DataError, match="the owner has 1 sample"):
+    with pytest.raises(DataError, match=r"the owner has 1 sample.*; pass more rows"):
         saved.standardised_by(x[:1])
+    assert saved.predict(x[:0]).shape == theirs.predict(x[:0]).shape == (0,)
+    with pytest.raises(ModelError, match=r"takes these features, standardised by model\.feature_scaling"):
+        saved.export_torchscript(tmp_path / "model.pt")
     plain = run(experiment(own, "encode.scale=none"), tmp_path / "plain")
     assert plain.summary.rounds == 6
     with pytest.raises(ModelError, match="takes no standardised features"):
@@ -272,15 +304,43 @@ def test_without_a_reference_set_the_model_asks_for_the_owner_s_rows(own: str, t
         {"shift": [0.0] * 5, "width": [1.0] * 4 + [-1.0]},
         {"shift": [0.0] * 4 + ["x"], "width": [1.0] * 5},
         {"shift": [0.0] * 5, "width": [1.0] * 5, "more": 1},
+        {"shift": [0.0] * 4 + [1e39], "width": [1.0] * 5},
+        {"shift": [0.0] * 5, "width": [1.0] * 4 + [1e39]},
+        {"shift": [0.0] * 5, "width": [1.0] * 4 + [1e-320]},
+        {"shift": "nested", "width": [1.0] * 5},
         {},
     ],
 )
 def test_a_stranger_s_numbers_are_checked(own: str, tmp_path: Path, numbers: dict) -> None:
     run(experiment(own), tmp_path / "run")
     path = tmp_path / "run" / "model.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "feature_scaling": numbers}))
-    with pytest.raises(RunError, match=r"model\.json is damaged"):
+    text = json.dumps({**json.loads(path.read_text()), "feature_scaling": numbers})
+    path.write_text(text.replace('"nested"', NESTED))
+    with pytest.raises(RunError, match=r"model\.json is damaged") as caught:
         load_model(tmp_path / "run", encoder=own)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stranger_s_numbers_are_refused_where_nothing_is_standardised(own: str, tmp_path: Path) -> None:
+    run(experiment(own), tmp_path / "run")
+    path = tmp_path / "run" / "model.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps({**said, "encode": {**said["encode"], "scale": "none"}}))
+    with pytest.raises(RunError, match="takes none that are standardised"):
+        load_model(tmp_path / "run", encoder=own)
+
+
+@pytest.mark.parametrize(("section", "key"), [("encode", "align"), ("encode", "more"), ("model", "name")])
+def test_a_stranger_s_settings_in_one_another_are_told_in_one_line(
+    own: str, tmp_path: Path, section: str, key: str
+) -> None:
+    run(experiment(own), tmp_path / "run")
+    path = tmp_path / "run" / "model.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps({**said, section: {**said[section], key: "nested"}}).replace('"nested"', NESTED))
+    with pytest.raises(RunError, match=r"model\.json") as caught:
+        load_model(tmp_path / "run", encoder=own)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_client_with_one_sample_is_told_in_one_line(own: str) -> None:
@@ -288,7 +348,7 @@ def test_a_client_with_one_sample_is_told_in_one_line(own: str) -> None:
     spread = federate(data, data_settings(reference=2, test=2, local_test=0), seed=0)
     assert 1 in spread.clients.sizes
     with pytest.raises(
-        DataError, match=r"client \d has 1 sample, and encode\.scale = 'standard' takes means"
+        DataError, match=r"(a|moved|b|c) has 1 sample, and encode\.scale = 'standard' takes means"
     ) as caught:
         encode_federated(spread, encoder(own, spread))
     assert "\n" not in str(caught.value)
@@ -317,3 +377,7 @@ def test_explain_says_who_computes_the_numbers_and_who_gets_them(own: str) -> No
         line for party in plain.parties for line in party.learns
     }
     assert learnt.startswith("means and deviations of the reference set's features")
+    for test, told_of in ((20, "the test set's features"), (0, None)):
+        at_clients = make_privacy_report(experiment(own, "reference_clients=[0]", test=test, test_owners=[]))
+        said = [line for party in at_clients.parties for line in party.learns if "means and deviations of" in line]
+        assert [told_of in line for line in said] == ([] if told_of is None else [True])

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import tomli_w
 import torch
 from broker import Broker, SiteStub
+from msgspec import to_builtins
 from safetensors.torch import load_file
 from test_jobs_processes import dealt, events_of, same
 
@@ -197,6 +199,93 @@ def test_an_encoder_that_fails_tells_nothing_of_the_samples(tmp_path: Path) -> N
     assert isinstance(ended, CannotRunJob)
     assert "failed: ValueError" in ended.reason
     assert "seen" not in ended.reason
+
+
+MOVED = """
+import numpy as np
+
+
+def encode(samples):
+    rows = np.asarray(samples).reshape(len(samples), -1)
+    return 5000 + 40 * np.stack([row.reshape(8, 8).sum(0) for row in rows])
+"""
+
+
+@pytest.mark.slow(part="deploy")
+def test_no_mean_or_deviation_leaves_a_client_and_no_site_changes_what_others_scale_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features have means of thousands and deviations of hundreds; nothing that sites send is as large."""
+    (tmp_path / "code.py").write_text(MOVED)
+    table = {
+        "name": "moved",
+        "algorithm": "fedavg",
+        "rounds": 1,
+        "data": {"name": "digits", "clients": 4},
+        "model": {"name": "linear"},
+        "select": {"fraction": 1.0},
+        "local": {"name": "sgd", "batch_size": 16, "learning_rate": 0.01},
+        "engine": {"execution": "loop"},
+    }
+    said: dict[str, list[Any]] = {}
+    do = SiteStub.do
+
+    def logged(self: SiteStub, dispatch: DispatchTask, blobs: Path) -> list[TaskResult]:
+        answers = do(self, dispatch, blobs)
+        for each in answers:
+            told = to_builtins(each)
+            arrays = load_file(told["payload"]) if told["payload"] else {}
+            said.setdefault(self.name, []).append(({**told, "payload": None}, arrays))
+        return answers
+
+    monkeypatch.setattr(SiteStub, "do", logged)
+
+    def deployed(scale: str, name: str, *, hostile: bool = False) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        said.clear()
+        wanted = resolve({**table, "encode": {"name": f"{tmp_path / 'code.py'}:encode", "scale": scale}})
+        described = _of_experiment(wanted)
+        own, server = dealt(wanted, tmp_path / name / "data", sites=2)
+        if hostile:
+            for path in Path(own[0]["folder"]).glob("[0-9]*.npz"):
+                held = dict(np.load(path))
+                np.savez(path, **{**held, "x": 1e3 * held["x"] ** 2})
+        broker = Broker("", own, server, tmp_path / name / "job")
+        bundle = Bundle(config=tomli_w.dumps(described.table), files=described.files)
+        broker.bundle.write_bytes(write_bundle(bundle))
+        try:
+            ended = broker.run()
+            ready = [to_builtins(site.ready) for site in broker.sites]
+        finally:
+            broker.close()
+        assert isinstance(ended, JobFinished), ended
+        told = {site: list(each) for site, each in said.items()}
+        told["sites"], told["ready"] = [site.name for site in broker.sites], ready
+        return json.loads(Path(ended.output["model.json"]).read_text()), told
+
+    raw, plain = deployed("none", "plain")
+    model, honest = deployed("standard", "honest")
+    assert raw.get("feature_scaling") is None
+    assert max(_numbers(plain)) > 4000  # evidence on data tells of features as they are
+    assert min(model["feature_scaling"]["shift"]) > 4000
+    assert np.median(model["feature_scaling"]["width"]) > 100
+    assert max(_numbers(honest)) < 100
+    attacked, hostile = deployed("standard", "hostile", hostile=True)
+    assert attacked["feature_scaling"] == model["feature_scaling"]
+    first, second = ([[arrays for _, arrays in said[site]] for said in (honest, hostile)] for site in plain["sites"])
+    assert not all(map(same, *first))
+    assert len(second[0]) == len(second[1]) > 0
+    assert all(map(same, *second))  # in the round in which all begin with the same model
+
+
+def _numbers(said: Any) -> Iterator[float]:
+    """Whatever a number is in, its size."""
+    if isinstance(said, torch.Tensor):
+        yield from said.double().abs().flatten().tolist()
+    elif isinstance(said, float):
+        yield abs(said)
+    elif isinstance(said, dict | list | tuple):
+        for each in said.values() if isinstance(said, dict) else said:
+            yield from _numbers(each)
 
 
 def _with_table(path: Path) -> Path:

@@ -32,12 +32,11 @@ def check(
     """
     from winnow.cli.console import answer, stdout_console, write_json
     from winnow.experiment.own_check import check_own_data
-    from winnow.experiment.saved_model import load_model
     from winnow.report.client_cells import client_score_text
     from winnow.terminal_tables import table
 
     named = tuple(targets.split(",")) if targets else ()
-    found = check_own_data(load_model(model, factory=factory), model, data, named)
+    found = check_own_data(model, data, named, factory=factory)
     if as_json:
         write_json(found.record())
         return

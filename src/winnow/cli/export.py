@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.options import Factory, ModelFolder
+from winnow.cli.options import Encoder, Factory, ModelFolder
 
 
 def export(
@@ -21,6 +21,7 @@ def export(
         typer.Option(metavar="DIR", help="Write a folder that winnow.load reads, without the run.", show_default=False),
     ] = None,
     factory: Factory = None,
+    encoder: Encoder = None,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the run's rounds for TensorBoard.", show_default=False)
     ] = None,
@@ -59,7 +60,7 @@ def export(
         if not trackers:
             raise ConfigError("say what to write: --onnx, --torchscript, --folder, --tensorboard, --mlflow or --wandb")
         return
-    saved = load_model(model, factory=factory)
+    saved = load_model(model, factory=factory, encoder=encoder)
     if onnx is not None:
         typer.echo(saved.export_onnx(onnx))
     if torchscript is not None:

@@ -141,5 +141,13 @@ Factory: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+Encoder: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FUNCTION",
+        help="The frozen encoder of your own that the run had; this executes the file.",
+        show_default=False,
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

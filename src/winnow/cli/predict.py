@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.options import Factory, ModelFolder
+from winnow.cli.options import Encoder, Factory, ModelFolder
 
 
 def predict(
@@ -23,9 +23,10 @@ def predict(
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of each class.")] = False,
     factory: Factory = None,
+    encoder: Encoder = None,
 ) -> None:
     """Predict raw rows with a trained model; the rows are written with a column "prediction" added."""
     from winnow.experiment.predict_file import predict_file
     from winnow.experiment.saved_model import load_model
 
-    predict_file(load_model(model, factory=factory), rows, out, probabilities=probabilities)
+    predict_file(load_model(model, factory=factory, encoder=encoder), rows, out, probabilities=probabilities)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from winnow.core import DataError
+from winnow.core import DataError, OwnCodeError
 from winnow.data import ClientData, ClientsOnDemand, Examples, FederatedData, Preprocessing
 from winnow.data.text import decode_characters
 from winnow.data.types import Features
@@ -58,6 +58,7 @@ class SampleEncoder:
     ) -> None:
         self._settings, self._preprocessing, self._device = settings, preprocessing, device
         self._folder, self._on_encoded = settings.cache or folder, on_encoded
+        self._width: int | None = None
         _check_kind(settings, preprocessing)
 
     @property
@@ -84,6 +85,7 @@ class SampleEncoder:
             chunk = missing[first : first + CHUNK]
             x = np.stack([arrays[array][row] for array, row in (places[digest] for digest in chunk)])
             found = checked_features(self._encoder(self._raw(x)), len(x), self._settings.name)
+            self._check_width(found.shape[1])
             pending.append((chunk, found))
             self._on_encoded(first + len(chunk), len(missing))
             if time.monotonic() - saved > SAVE_SECONDS:
@@ -92,6 +94,15 @@ class SampleEncoder:
         self._keep(pending)
         width = len(self._cache.rows(digests[0][:1])[0]) if digests and digests[0] else 0
         return [self._cache.rows(each) if each else np.empty((0, width), np.float32) for each in digests]
+
+    def _check_width(self, width: int) -> None:
+        """Every sample becomes as many features as those before it."""
+        self._width = self._width or self._cache.width or width
+        if width != self._width:
+            raise OwnCodeError(
+                f"encoder '{self._settings.name}' must return equally many features for all samples, in any batch",
+                f"it returned {self._width}, and then {width}",
+            )
 
     def _keep(self, pending: list[tuple[list[bytes], NDArray[np.float32]]]) -> None:
         if pending:
@@ -129,10 +140,11 @@ def _with_client_features(
     local_test: ClientData | None,
     rows: NDArray[np.int64],
     found: NDArray[np.float32],
+    names: Sequence[str] | None = None,
 ) -> tuple[ClientData, ClientData | None]:
     own, held_out = _with_features(clients, rows, found), local_test and _with_features(local_test, rows, found)
     if encoder.standardises:
-        standardise_clients(own, held_out)
+        standardise_clients(own, held_out, names)
     return own, held_out
 
 
@@ -179,7 +191,7 @@ def encode_federated(federated: FederatedData, encoder: SampleEncoder) -> Federa
     features = iter(others)
     reference, test = (replace(each, x=next(features)) for each in held)
     labelled = None if taught is None else replace(taught, x=next(features))
-    own, held_out = _with_client_features(encoder, clients, local_test, rows, found)
+    own, held_out = _with_client_features(encoder, clients, local_test, rows, found, federated.client_names)
     encoded = replace(
         federated,
         clients=own,

@@ -38,6 +38,11 @@ class FeatureCache:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._known
 
+    @property
+    def width(self) -> int | None:
+        """Features of a sample; None where none is known."""
+        return len(next(iter(self._known.values()))) if self._known else None
+
     def rows(self, digests: Sequence[bytes]) -> NDArray[np.float32]:
         """[n, features] of samples that are all known."""
         return np.stack([self._known[digest] for digest in digests])
@@ -58,9 +63,13 @@ class FeatureCache:
         try:
             held = read_npz(path, ("digests", "features"))
             digests, features = held["digests"], held["features"]
-            width = next(iter(self._known.values())).shape if self._known else features.shape[1:]
             fits = digests.dtype == np.uint8 and digests.shape == (len(features), DIGEST_BYTES)
-            fits = fits and features.dtype == np.float32 and features.ndim == 2 and features.shape[1:] == width
+            fits = (
+                fits
+                and features.dtype == np.float32
+                and features.ndim == 2
+                and features.shape[1] == (self.width or features.shape[1])
+            )
             if not fits or not np.isfinite(features).all():
                 raise DataError(f"{path} does not hold features")
         except (DataError, MemoryError, TypeError) as error:

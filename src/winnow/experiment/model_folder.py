@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 import torch
 from msgspec import Meta, Struct
 from pydantic import ValidationError
@@ -197,8 +198,8 @@ def stored_encoder(folder: Path, description: ModelDescription) -> EncodeSetting
         return None
     try:
         return EncodeSettings.model_validate({**description.encode, "cache": None})
-    except ValidationError as error:
-        raise _damaged(folder, one_line(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
+    except (ValidationError, RecursionError) as error:
+        raise _damaged(folder, _reason(error)) from None
 
 
 def stored_feature_scaling(folder: Path, description: ModelDescription) -> Affine | None:
@@ -207,12 +208,20 @@ def stored_feature_scaling(folder: Path, description: ModelDescription) -> Affin
         return None
     try:
         scaling = Affine.model_validate(description.feature_scaling)
-    except ValidationError as error:
-        raise _damaged(folder, one_line(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
+    except (ValidationError, RecursionError) as error:
+        raise _damaged(folder, _reason(error)) from None
+    if description.encode is None or description.encode.get("scale") != "standard":
+        raise _damaged(
+            folder, "it holds means and deviations of features, and the model takes none that are standardised"
+        )
     if (len(scaling.shift),) != tuple(description.sample_shape):
         raise _damaged(
             folder, f"{len(scaling.shift)} features are standardised, the model takes {description.sample_shape}"
         )
+    with np.errstate(over="ignore"):
+        shift, width = np.asarray(scaling.shift, np.float32), np.asarray(scaling.width, np.float32)
+    if not (np.isfinite(shift).all() and np.isfinite(width).all() and (width > 0).all()):
+        raise _damaged(folder, "a mean or deviation is too large or too small for features, which are 32-bit numbers")
     return scaling
 
 
@@ -244,6 +253,13 @@ def _unfit_rows(shape: tuple[int, ...], preprocessing: Preprocessing) -> str | N
     return None
 
 
+def _reason(error: ValidationError | RecursionError) -> str:
+    """Without what was given, which a stranger chose."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return one_line(error.errors(include_url=False, include_input=False)[0]["msg"])
+
+
 def _damaged(folder: Path, why: str) -> RunError:
     return RunError(f"{folder / file_names.MODEL} is damaged, or not Winnow's: {why}")
 
@@ -256,15 +272,13 @@ def _named_settings(folder: Path, description: ModelDescription) -> ModelSetting
             f"{folder} does not contain the code of the model, {one_line(description.info.model)[:100]}; "
             f'pass it: model=…, or factory="{factory}" (--factory), which runs that file'
         )
-    if len(msgspec.json.encode(description.model)) > MAX_SETTINGS_BYTES:
-        raise RunError(f"{where}: the model's settings are too large")
     try:
+        if len(msgspec.json.encode(description.model)) > MAX_SETTINGS_BYTES:
+            raise RunError(f"{where}: the model's settings are too large")
         settings: ModelSettings = _NamedModel.model_validate({"model": description.model}).model
-    except ValidationError as error:
-        reason = one_line(error.errors(include_url=False, include_input=False)[0]["msg"])
-        raise RunError(
-            f"{where}: no model {one_line(name)[:50]!r} with these settings: {reason}; pass model=…"
-        ) from None
+    except (ValidationError, RecursionError) as error:
+        named = one_line(name)[:50] if isinstance(name, str) else ""
+        raise RunError(f"{where}: no model {named!r} with these settings: {_reason(error)}; pass model=…") from None
     return settings
 
 

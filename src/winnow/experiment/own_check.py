@@ -17,7 +17,7 @@ from winnow.data.tables import open_table
 from winnow.data.types import DataSet
 from winnow.experiment.model_folder import read_description
 from winnow.experiment.reference_file import ReferenceHeader, read_reference_file
-from winnow.experiment.saved_model import SavedModel
+from winnow.experiment.saved_model import SavedModel, load_model
 from winnow.learn.client_quality.assessment import assess
 from winnow.learn.client_quality.client_findings import DataNames, client_findings
 from winnow.learn.client_quality.copied_rows import distinct_rows
@@ -48,17 +48,19 @@ class OwnCheck:
         return line | {"findings": [each.text for each in self.findings]}
 
 
-def check_own_data(saved: SavedModel, folder: Path, data: Path, targets: tuple[str, ...] = ()) -> OwnCheck:
+def check_own_data(folder: Path, data: Path, targets: tuple[str, ...] = (), *, factory: str | None = None) -> OwnCheck:
     """Compare an owner's file with the reference summary in the model's folder, as the federation would.
 
-    `targets` names the columns to predict where they are not called as in the federation.
+    `targets` names the columns to predict where they are not called as in the federation, and `factory` what builds
+    a model whose code is not in the folder.
     """
     description, _ = read_description(folder)
+    if description.encode is not None:
+        raise ModelError("a check compares rows with the reference set, and this model takes an encoder's features")
+    saved = load_model(folder, factory=factory)
     summary, header, others = read_reference_file(folder, description.parameters.digest)
     rows = _read(data, saved, targets or tuple(header.targets))
     evidence = _evidence(saved, folder, header, summary, torch.from_numpy(rows.x), torch.from_numpy(rows.y))
-    if saved.encode is not None:
-        raise ModelError("a check compares rows with the reference set, and this model takes an encoder's features")
     names = DataNames.of(saved.preprocessing, saved.sample_shape, rows.classes)
     try:
         departures = measure_departures(summary, evidence)

@@ -32,7 +32,7 @@ from winnow.experiment.model_folder import (
     write_description,
 )
 from winnow.experiment.provenance import Provenance
-from winnow.experiment.standardise_features import scaling_of
+from winnow.experiment.standardise_features import MORE_ROWS, scaling_of
 from winnow.learn.adapted_model import AdaptedModel, own_module
 from winnow.learn.encoders import EncodeSettings
 from winnow.learn.extended_model import model_without_heads
@@ -95,7 +95,7 @@ class SavedModel:
         """
         if self.encode is None or self.encode.scale == "none":
             raise ModelError("the model takes no standardised features (encode.scale); use it as it is")
-        return replace(self, feature_scaling=scaling_of(self._features(self.encode, rows), "the owner"))
+        return replace(self, feature_scaling=scaling_of(self._features(self.encode, rows), "the owner", MORE_ROWS))
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that `winnow.load` reads: parameters, preprocessing and a card. Nothing in it is a pickle."""
@@ -148,9 +148,10 @@ class SavedModel:
     def _refuse_export(self) -> None:
         refuse_incomplete(self.info)
         if self.encode is not None:
+            scaled = ", standardised by model.feature_scaling" if self.encode.scale == "standard" else ""
             raise ModelError(
                 f"the model takes features of the encoder '{self.encode.name}', which no exported file can hold; "
-                "use winnow predict, or export model.model with torch"
+                f"use winnow predict, or export model.model with torch, which takes these features{scaled}"
             )
 
     def _outputs(self, rows: Any) -> NDArray[Any]:
@@ -161,6 +162,8 @@ class SavedModel:
                 "pass rows of the owner who uses the model: model.standardised_by(rows).predict(rows)"
             )
         x = self.preprocessing.transform(rows) if self.encode is None else self._features(self.encode, rows)
+        if self.encode is not None and not len(x):  # how wide they would be, only the encoder knows
+            x = np.empty((0, *self.sample_shape), np.float32)
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
         if self.feature_scaling is not None:
@@ -254,7 +257,7 @@ def _encoder(folder: Path, description: ModelDescription, own: str | None) -> En
     if own is None:
         raise ModelError(
             f"{folder} does not contain the code of the encoder '{one_line(settings.name)[:100]}'; pass it: "
-            f'winnow.load(folder, encoder="FILE.py:FUNCTION"), which runs that file'
+            f'encoder="FILE.py:FUNCTION" (--encoder), which runs that file'
         )
     return EncodeSettings(name=own, scale=settings.scale)
 

@@ -4,6 +4,7 @@ Means and deviations are each owner's own, so none of them are sent, and labels 
 stretch features, they become alike; Li et al. (2016) do the same with the statistics of batch normalisation.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.core.untrusted_text import one_line
 from winnow.data import ClientData, ClientsOnDemand, Examples
 from winnow.data.preprocessing import Affine
 from winnow.data.scaling import standard
+from winnow.data.types import ClientNames
 
 MIN_SAMPLES = 2
 """Fewer have no spread."""
 LABELLED = "the server's labelled set"
+WITHOUT = "leave it out, or set encode.scale = 'none'"
+MORE_ROWS = "pass more rows"
 
 
-def scaling_of(features: NDArray[Any], whose: str) -> Affine:
+def scaling_of(features: NDArray[Any], whose: str, advice: str = WITHOUT) -> Affine:
     """Means and deviations of these features. One that is the same in all samples becomes 0."""
-    _check_spread(len(features), whose)
+    _check_spread(len(features), whose, advice)
     return standard(features)
 
 
@@ -41,11 +46,15 @@ def standardised_open(x: NDArray[Any]) -> NDArray[np.float32]:
     return scaling_of(x, "the open set").apply(x)
 
 
-def standardise_clients(clients: ClientData, local_test: ClientData | None) -> None:
-    """Each client's features, in place, by its samples for training; its local test by the same numbers."""
+def standardise_clients(clients: ClientData, local_test: ClientData | None, names: Sequence[str] | None = None) -> None:
+    """Each client's features, in place, by its samples for training; its local test by the same numbers.
+
+    `names` are for whoever may see them: a site tells numbers alone.
+    """
+    names = ClientNames(len(clients)) if names is None else names
     for client in np.flatnonzero(clients.sizes).tolist():
         rows = clients.rows_of(client)
-        scaling = scaling_of(clients.x[rows], f"client {client}")
+        scaling = scaling_of(clients.x[rows], one_line(names[client])[:100])
         held = rows if local_test is None else np.concatenate([rows, local_test.rows_of(client)])
         clients.x[held] = scaling.apply(clients.x[held])
 
@@ -65,9 +74,9 @@ def server_scaling(reference: Examples | None, test: Examples | None) -> Affine 
     return scaling_of(test.x, "the test set") if test is not None and len(test) else None
 
 
-def _check_spread(samples: int, whose: str) -> None:
+def _check_spread(samples: int, whose: str, advice: str = WITHOUT) -> None:
     if samples < MIN_SAMPLES:
         raise DataError(
             f"{whose} has {samples} sample{'' if samples == 1 else 's'}, and encode.scale = 'standard' takes means and "
-            f"deviations of at least {MIN_SAMPLES}; leave it out, or set encode.scale = 'none'"
+            f"deviations of at least {MIN_SAMPLES}; {advice}"
         )

@@ -279,10 +279,17 @@ def _in_result(experiment: Experiment) -> Iterator[str]:
     means = "mean losses, " if reports_training_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
     yield "how many samples each client has, and what it is called (in a deployed job, if its site tells)"
-    if experiment.encode is not None and experiment.encode.scale == "standard":
-        yield "means and deviations of the reference set's features, by which the model standardises rows"
+    if whose := _whose_scaling(experiment):
+        yield f"means and deviations of the {whose} set's features, by which the model standardises rows"
     if _evidence(experiment):
         yield "a verdict on every client's data, and the evidence for it in words"
+
+
+def _whose_scaling(experiment: Experiment) -> str | None:
+    """Which of the server's sets the saved model standardises features by; None: none."""
+    if experiment.encode is None or experiment.encode.scale == "none":
+        return None
+    return "reference" if not experiment.reference_clients else "test" if experiment.data.test else None
 
 
 def _hidden_in_models(experiment: Experiment) -> str:

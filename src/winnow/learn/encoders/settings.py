@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from winnow.core import ModelError, Settings, suggest
+from winnow.core import ModelError, OwnCodeError, Settings, suggest
 from winnow.core.errors import first_line
 from winnow.core.split_factory_path import is_own_code, split_factory
 from winnow.learn.encoders import image_encoder, sentence_encoder
@@ -80,8 +80,9 @@ class OwnEncoder:
 def checked_features(found: NDArray[np.float32], samples: int, name: str) -> NDArray[np.float32]:
     """[n, features] of finite numbers, as whoever made them should have."""
     if found.ndim < 2 or len(found) != samples or not 0 < found[0].size <= MAX_WIDTH:
-        raise ModelError(
-            f"encoder '{name}' returned an array of shape {found.shape} for {samples} samples; [n, d] is needed"
+        raise OwnCodeError(  # a shape can tell of samples: a site keeps it to itself
+            f"encoder '{name}' must return an array [samples, features]",
+            f"it returned one of shape {found.shape} for {samples} samples",
         )
     if not np.isfinite(found).all():
         raise ModelError(f"encoder '{name}' returned numbers that are not finite")
