@@ -199,7 +199,8 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
         return Described()
     square = isinstance(node, exp.Mul) and node.this == node.expression
     low, high = _square((parts[0].low, parts[0].high)) if square else _interval(node, [(p.low, p.high) for p in parts])
-    may_fail = not (isfinite(low) and isfinite(high))  # and then is NULL
+    defined = not isinstance(node, exp.Asin) or -1 <= parts[0].low <= parts[0].high <= 1
+    may_fail = not (defined and isfinite(low) and isfinite(high))  # and then is NULL
     whole = isinstance(node, exp.Floor | exp.Ceil | exp.Sign | exp.Length) or (
         isinstance(node, exp.Round) and len(parts) == 1
     )
@@ -295,7 +296,8 @@ def _cast(node: exp.Expr, inner: Described) -> Described:
     if kind == "date":
         check_date_text(node, node.this, node.args["to"].this)
     if kind == inner.type:
-        return inner
+        narrow = kind in ("number", "integer") and node.args["to"].this not in WIDE_TYPES
+        return replace(inner, fallible=True) if narrow else inner
     if kind == "boolean":
         return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True, fallible=True)
     if kind in ("number", "integer") and inner.type in ("number", "integer", "boolean"):
