@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
-from winnow.analytics.sql.date_texts import check_date_text, check_date_texts
+from winnow.analytics.sql.date_texts import check_date_literals, check_date_texts
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
@@ -294,7 +294,7 @@ def _conditional(chosen: Described) -> Described:
 def _cast(node: exp.Expr, inner: Described) -> Described:
     kind = CAST_KINDS[node.args["to"].this]
     if kind == "date":
-        check_date_text(node, node.this, node.args["to"].this)
+        check_date_literals(node, [node.this], node.args["to"].this)
     if kind == inner.type:
         narrow = kind in ("number", "integer") and node.args["to"].this not in WIDE_TYPES
         return replace(inner, fallible=True) if narrow else inner
