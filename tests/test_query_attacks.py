@@ -74,6 +74,30 @@ def test_a_value_that_one_row_has_by_a_condition_is_in_no_sum(sql: str, value: s
     assert tuple(told.values()) == pytest.approx(pooled_answer(written, ROWS)[0])
 
 
+@pytest.mark.parametrize("sql", [PLAIN, WITHIN, DEEP, STAR])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "CAST(age + 20 AS TINYINT)",
+        "TRY_CAST(age + 20 AS TINYINT)",
+        "CAST(age * 9.1 AS DECIMAL(5, 2))",
+        "ASIN((age - 8.5) / 101) * 0 + age",
+    ],
+)
+def test_a_sum_without_the_one_row_on_which_an_expression_fails_is_not_told(sql: str, value: str) -> None:
+    """It fails on the age of 110 alone, and beside SUM(age) the sum of all others was that row's value."""
+    (row,) = answer_of(sql.format(value), TABLES)["rows"]
+    assert row == {"n": COUNT, "s": None}
+    (told,) = answer_of(sql.format(value.replace("age", "LEAST(age, 100)")), TABLES, minimum=1)["rows"]
+    assert told["s"] is not None
+
+
+def test_nor_is_what_may_fail_hidden_in_a_part_of_a_union() -> None:
+    parts = "SELECT CAST(age + 20 AS TINYINT) AS t FROM stays UNION ALL SELECT age FROM visits"
+    with pytest.raises(ConfigError, match="nor is what may fail on a row; write it around UNION ALL"):
+        answer_of_two(f"SELECT SUM(t) FROM ({parts}) u")
+
+
 @pytest.mark.parametrize(
     "source",
     [

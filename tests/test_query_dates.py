@@ -85,6 +85,12 @@ def test_nor_is_it_compared_with_what_has_been_opened(end: str) -> None:
     assert refusal_of(end) == f"'2024-13-01' is not a date; {HINT} (line 2)"
 
 
+@pytest.mark.parametrize("other", ["ward", "'2024-' || '13-01'", "LOWER('2024-13-01')"])
+def test_nor_with_what_is_no_date_at_all(other: str) -> None:
+    sql = f"SELECT ward, MAX(day) AS last FROM stays GROUP BY ward HAVING MAX(day) > {other}"
+    assert "Cannot compare values of type TIMESTAMP and type VARCHAR" in refusal_of(sql)
+
+
 @pytest.mark.parametrize(
     "condition",
     [

@@ -163,7 +163,7 @@ def read_question(table: Mapping[str, Any]) -> Question:
 
 
 def given_question(settings: Mapping[str, Any]) -> Question:
-    """The question of settings of which None was not given."""
+    """The question that these settings ask; those that are None were not given."""
     if settings.get("delta") is not None and settings.get("epsilon") is None:
         raise ConfigError("delta belongs to noise; add epsilon, or leave it out")
     return read_question({name: value for name, value in settings.items() if value is not None})

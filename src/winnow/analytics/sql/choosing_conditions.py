@@ -11,7 +11,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.argument_terms import VALUE_CHOICES
 from winnow.analytics.sql.describe_expression import COMPARISONS, CONDITIONS
 from winnow.analytics.sql.spatial_functions import PLACES
-from winnow.analytics.sql.sql_text import conjuncts
+from winnow.analytics.sql.sql_text import conjuncts, text_of
 from winnow.core import ConfigError
 
 SEVERAL_REASONS = (exp.And, exp.Or, *VALUE_CHOICES)
@@ -101,6 +101,21 @@ def _alternatives(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _lists_columns(node: exp.In) -> bool:
     return any(each.find(exp.Column) for each in node.expressions)
+
+
+def succeeds(node: exp.Expr) -> list[exp.Expr]:
+    """That an expression is NULL or no number only where one of its columns is NULL. Few other rows, on which it fails,
+    would be what it differs by from a sum without it.
+    """
+    columns = {text_of(each): each for each in node.find_all(exp.Column)}
+    if isinstance(node.unnest(), exp.Column | exp.Star) or not columns:
+        return []
+    value = exp.Anonymous(this="TRY", expressions=[node.copy()])
+    number = exp.TryCast(this=value.copy(), to=exp.DataType.build("DOUBLE", dialect="duckdb"))
+    finite = exp.Not(this=exp.Coalesce(this=exp.IsNan(this=number), expressions=[exp.false()]))
+    missing = [exp.Is(this=each.copy(), expression=exp.null()) for each in columns.values()]
+    there = exp.Not(this=exp.Is(this=value, expression=exp.null()))
+    return [exp.or_(*missing, exp.and_(there, finite))]
 
 
 def too_many_conditions(node: exp.Expr) -> ConfigError:

@@ -2,8 +2,7 @@
 answer would be empty, and nobody would know why.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
@@ -16,18 +15,17 @@ from winnow.core.untrusted_text import printable
 def check_date_texts(node: exp.Expr, operands: Sequence[tuple[exp.Expr, Described]]) -> None:
     """ConfigError for a text that is not a date among operands of one type, of which some are dates."""
     dates = [each.unnest() for each, known in operands if known.type == "date"]
-    if not dates:
-        return
-    kind = exp.DType.DATE if all(_is_day(each) for each in dates) else exp.DType.TIMESTAMP
-    for each, _ in operands:
-        check_date_text(node, each, kind)
+    if dates:
+        kind = exp.DType.DATE if all(_is_day(each) for each in dates) else exp.DType.TIMESTAMP
+        check_date_literals(node, [each for each, _ in operands], kind)
 
 
-def check_date_text(node: exp.Expr, operand: exp.Expr, kind: exp.DType) -> None:
+def check_date_literals(node: exp.Expr, operands: Iterable[exp.Expr], kind: exp.DType) -> None:
     """ConfigError if an operand is a text that DuckDB cannot convert to this kind of date."""
-    text = operand.unnest()
-    if isinstance(text, exp.Literal) and text.is_string and not _is_date(text.this, kind == exp.DType.DATE):
-        shown = printable(text.this)[:40].replace("\n", " ")  # with blanks around it, which may be what is wrong
+    plain = [each.unnest() for each in operands]
+    wrong = _no_dates([each.this for each in plain if isinstance(each, exp.Literal) and each.is_string], kind)
+    if wrong:
+        shown = printable(wrong[0])[:40].replace("\n", " ")  # with blanks around it, which may be what is wrong
         hint = "write one that exists, such as '2024-12-31', or '2024-12-31 18:30:00' with a time"
         raise refused(node, f"'{shown}' is not a date; {hint}")
 
@@ -37,9 +35,11 @@ def _is_day(node: exp.Expr) -> bool:
     return isinstance(node, exp.Cast | exp.TryCast) and node.args["to"].this == exp.DType.DATE
 
 
-@lru_cache(maxsize=256)
-def _is_date(text: str, day: bool) -> bool:
-    """As DuckDB has it, which knows more ways to write one than a pattern would."""
+def _no_dates(texts: list[str], kind: exp.DType) -> list[str]:
+    """As DuckDB has it, which knows more ways to write one than a pattern would. All at once: a list may be long."""
+    if not texts:
+        return []
+    to = "DATE" if kind == exp.DType.DATE else "TIMESTAMP"
     with connection() as opened:
-        row = opened.execute(f"SELECT TRY_CAST(? AS {'DATE' if day else 'TIMESTAMP'}) IS NOT NULL", [text]).fetchone()
-    return row == (True,)
+        found = opened.execute(f"SELECT TRY_CAST(UNNEST(?) AS {to}) IS NULL", [texts]).fetchall()
+    return [text for text, (none,) in zip(texts, found, strict=True) if none]

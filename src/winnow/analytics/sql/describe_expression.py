@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
-from winnow.analytics.sql.date_texts import check_date_text, check_date_texts
+from winnow.analytics.sql.date_texts import check_date_literals, check_date_texts
 from winnow.analytics.sql.described import NOTHING, Described, either, made_of
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
@@ -199,7 +199,8 @@ def _number(node: exp.Expr, parts: list[Described]) -> Described:
         return Described()
     square = isinstance(node, exp.Mul) and node.this == node.expression
     low, high = _square((parts[0].low, parts[0].high)) if square else _interval(node, [(p.low, p.high) for p in parts])
-    may_fail = not (isfinite(low) and isfinite(high))  # and then is NULL
+    defined = not isinstance(node, exp.Asin) or -1 <= parts[0].low <= parts[0].high <= 1
+    may_fail = not (defined and isfinite(low) and isfinite(high))  # and then is NULL
     whole = isinstance(node, exp.Floor | exp.Ceil | exp.Sign | exp.Length) or (
         isinstance(node, exp.Round) and len(parts) == 1
     )
@@ -293,9 +294,10 @@ def _conditional(chosen: Described) -> Described:
 def _cast(node: exp.Expr, inner: Described) -> Described:
     kind = CAST_KINDS[node.args["to"].this]
     if kind == "date":
-        check_date_text(node, node.this, node.args["to"].this)
+        check_date_literals(node, [node.this], node.args["to"].this)
     if kind == inner.type:
-        return inner
+        narrow = kind in ("number", "integer") and node.args["to"].this not in WIDE_TYPES
+        return replace(inner, fallible=True) if narrow else inner
     if kind == "boolean":
         return Described(type="boolean", low=0, high=1, values=(False, True), conditional=True, fallible=True)
     if kind in ("number", "integer") and inner.type in ("number", "integer", "boolean"):

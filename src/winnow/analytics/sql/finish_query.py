@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as arrow
 
 from winnow.analytics.sql.aggregate_values import Estimates
-from winnow.analytics.sql.duckdb_engine import connection
+from winnow.analytics.sql.duckdb_engine import connection, described_types
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.query_plan import QueryPlan
 from winnow.analytics.sql.sql_text import error_name
@@ -43,6 +43,16 @@ def finish_query(
         "rows": [dict(zip(plan.columns, map(plain_value, row), strict=False)) for row in rows],
         "errors": [_errors(plan, row[len(plan.columns) :]) for row in rows],
     }
+
+
+def check_finish(plan: QueryPlan) -> None:
+    """ConfigError if types do not fit: that would come out only after all has been opened and paid for."""
+    columns = {key.name: arrow.array([], arrow.string()) for key in plan.keys}
+    for each in plan.aggregates:
+        columns |= dict.fromkeys((each.name, error_name(each.name)), arrow.array([], arrow.float64()))
+    with connection() as opened:
+        opened.register("released", arrow.table(columns or {"nothing": arrow.array([], arrow.int64())}))
+        described_types(opened, plan.finish_sql)
 
 
 def _errors(plan: QueryPlan, found: Sequence[float | None]) -> dict[str, float]:

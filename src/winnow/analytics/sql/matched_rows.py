@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifier_text
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
-from winnow.analytics.sql.kept_by_object import KeptByObject
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import Group, group_codes, selected_columns
@@ -57,7 +57,7 @@ class MatchedRows:
         self._lookups = [each for each in plan.lookups if minimum > 1 and each.table.lower() in held]
         arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
         self._declared = TableDeclaration(columns=selected_columns(arguments))
-        self._executed = defaultdict[str, KeptByObject[arrow.Table]](KeptByObject)
+        self._executed = defaultdict[str, IdentityCache[arrow.Table]](IdentityCache)
 
     def identifiers(self, table: OwnerTable) -> list[str]:
         """Those of all its rows, whatever WHERE says."""

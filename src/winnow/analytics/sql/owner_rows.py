@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.first_rows import Place, not_beyond, with_lots
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.join_units import UNIT
-from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.nearest_rows import PairRanks, pair_ranks
 from winnow.analytics.sql.query_plan import Argument, QueryPlan
 from winnow.analytics.sql.selected_rows import GROUP
@@ -32,8 +32,8 @@ class RowSelection:
     ) -> None:
         self._plan, self._declarations, self._owners = plan, declarations, owners
         self._lookups, self._minimum = plan.lookups if minimum > 1 else (), minimum
-        self._public = KeptByObject[list[Group]]()
-        self._executed = KeptByObject[arrow.Table]()
+        self._public = IdentityCache[list[Group]]()
+        self._executed = IdentityCache[arrow.Table]()
         self.end: Place | None = None
         """Where the rows end that the statement is about, if it is about the first ones."""
         self.nearest_ends: list[Place | None] | None = None

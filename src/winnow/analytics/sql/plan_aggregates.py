@@ -13,6 +13,7 @@ from winnow.analytics.sql.choosing_conditions import (
     alternatives_in,
     conditions_in,
     reasons_in,
+    succeeds,
     too_many_conditions,
 )
 from winnow.analytics.sql.describe_expression import describe_expression
@@ -178,7 +179,7 @@ class AggregateReader:
             filtered = [] if condition is None else [condition]
             conditions = [*filtered, *conditions_in(node), *self._chosen_by(node)]
             conditions += [*reasons_in(node), *(one for each in conjuncts(condition) for one in alternatives_in(each))]
-            conditions += _succeeds(node)
+            conditions += succeeds(node)
             two = self.source.two_valued(node) if isinstance(node.unnest(), exp.Column) and low == 0 else []
             self._arguments[text] = Argument(
                 column=column,
@@ -237,18 +238,3 @@ class AggregateReader:
             column = NumberColumn(name=f"c{len(self._indicators)}", low=0, high=1, whole=True)
             self._indicators[text] = Argument(column=column, sql=text)
         return self._indicators[text].name
-
-
-def _succeeds(node: exp.Expr) -> list[exp.Expr]:
-    """That an expression is NULL or no number only where one of its columns is NULL. Few other rows, on which it fails,
-    would be what it differs by from a sum without it.
-    """
-    columns = {text_of(each): each for each in node.find_all(exp.Column)}
-    if isinstance(node.unnest(), exp.Column | exp.Star) or not columns:
-        return []
-    value = exp.Anonymous(this="TRY", expressions=[node.copy()])
-    number = exp.TryCast(this=value.copy(), to=exp.DataType.build("DOUBLE", dialect="duckdb"))
-    finite = exp.Not(this=exp.Coalesce(this=exp.IsNan(this=number), expressions=[exp.false()]))
-    missing = [exp.Is(this=each.copy(), expression=exp.null()) for each in columns.values()]
-    there = exp.Not(this=exp.Is(this=value, expression=exp.null()))
-    return [exp.or_(*missing, exp.and_(there, finite))]

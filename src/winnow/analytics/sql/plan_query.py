@@ -12,6 +12,7 @@ from winnow.analytics.sql.check_plan import check_plan
 from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
+from winnow.analytics.sql.finish_query import check_finish
 from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
 from winnow.analytics.sql.join_multiples import join_multiples
@@ -128,7 +129,7 @@ class _Planner:
         ]
         self.reader.divide([self._resolved(each, {}) for each in dividing_conditions(self.tree, self.source)])
         aggregates = self.reader.aggregates(types[len(keys) :])
-        self._check_end(end, nodes, aggregates)
+        self._check_dates(end, nodes, aggregates)
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
         plan = QueryPlan(
@@ -162,6 +163,7 @@ class _Planner:
         check_plan(plan, self.tree, self.source, list(self.reader.found.values()))
         for sql in (plan.local_sql,) if sides is None else [each.local_sql for each in sides]:
             described_types(self.opened, sql)
+        check_finish(plan)
         return plan
 
     def _read(self) -> tuple[list[exp.Expr], _End]:
@@ -180,8 +182,8 @@ class _Planner:
         names = unique_names([name for _, name, _ in outputs])
         return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
 
-    def _check_end(self, end: _End, keys: Sequence[exp.Expr], aggregates: Sequence[QueryAggregate]) -> None:
-        """Whether it can be computed: it would fail only after all has been opened and paid for."""
+    def _check_dates(self, end: _End, keys: Sequence[exp.Expr], aggregates: Sequence[QueryAggregate]) -> None:
+        """Whether the end compares with dates that exist: it would fail only after all has been opened and paid for."""
         known = {f"k{place}": describe_expression(node, self.source.described) for place, node in enumerate(keys)}
         known |= {each.name: Described(type="date" if each.date else None) for each in aggregates}
         for node in (*end.finished, *end.conditions, *(each.this for each in end.order)):

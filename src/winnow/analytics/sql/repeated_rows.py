@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.analytics.sql.kept_by_object import KeptByObject
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.row_sets import ALL_ROWS, RowSet
 from winnow.analytics.sql.selected_rows import SelectedRows, rows_within_units, units_of
 
@@ -40,7 +40,7 @@ class RepeatedRows:
 
     def __init__(self, selected: SelectedRows, shown: NDArray[np.int64]) -> None:
         self._selected, self._shown = selected, shown
-        self._kept = KeptByObject[_OwnRows]()
+        self._kept = IdentityCache[_OwnRows]()
 
     def shared(self, table: "OwnerTable") -> NDArray[np.int64]:
         """By shown group: how many of its rows count more than once in all."""

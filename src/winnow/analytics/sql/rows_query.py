@@ -16,7 +16,7 @@ from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
 from winnow.analytics.sql.finish_query import plain_value
 from winnow.analytics.sql.first_rows import Place, not_beyond, open_end, with_lots
-from winnow.analytics.sql.kept_by_object import KeptByObject
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.plan_rows import MAX_SHOWN_ROWS, RowsPlan
 from winnow.analytics.stats.size_up import MAX_ROW_BITS, ROW_BITS
 from winnow.analytics.tables.declaration import TableDeclaration
@@ -77,7 +77,7 @@ class _SelectedRows:
 
     def __init__(self, plan: RowsPlan, declaration: TableDeclaration) -> None:
         self._plan, self._declaration = plan, declaration
-        self._kept = KeptByObject[tuple[arrow.Table, list[NDArray[np.int64]]]]()
+        self._kept = IdentityCache[tuple[arrow.Table, list[NDArray[np.int64]]]]()
 
     def count(self, table: "OwnerTable") -> int:
         return int(self._found(table)[0].num_rows)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.analytics.program import Compare, Local, Program, Sum
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.join_units import EVEN, ROW, UNIT
-from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.stats.plan import Grouping
 from winnow.analytics.tables.owner_table import OwnerTable
 
@@ -40,7 +40,7 @@ class SelectedRows:
     def __init__(self, selection: "RowSelection", groups: "Sequence[Group]") -> None:
         self._selection, self._listed = selection, groups
         self.groups = QueryGroups(columns=(), groups=len(groups))
-        self._kept = KeptByObject[tuple[OwnerTable, int]]()
+        self._kept = IdentityCache[tuple[OwnerTable, int]]()
 
     def rows(self, table: OwnerTable) -> OwnerTable:
         """Those that belong to a group, with its number."""

@@ -15,6 +15,7 @@ from winnow.analytics.sql.choosing_conditions import (
     alternatives_in,
     conditions_in,
     reasons_in,
+    succeeds,
     too_many_conditions,
 )
 from winnow.analytics.sql.describe_expression import describe_expression
@@ -35,6 +36,10 @@ def marked_columns(select: exp.Select, source: RowSource, columns: Mapping[str, 
         for condition in {one.sql(): one for one in (*own, *inherited)}.values():
             mark = _show(select, condition)
             found[mark] = _described(condition, source)
+            marks.append((mark, 1))
+        for condition in succeeds(value) if found[name].fallible else []:
+            mark = _show(select, condition)
+            found[mark] = _two_valued(found[name])
             marks.append((mark, 1))
         found[name] = replace(found[name], marks=tuple(marks))
     return found
@@ -97,8 +102,10 @@ def marked_union(
 ) -> dict[str, Described]:
     """The columns of UNION ALL, of which each part shows its number."""
     for part, own in zip(parts, columns, strict=True):
-        if any(conditions_in(each.unalias()) for each in part.expressions) or any(each.marks for each in own.values()):
-            raise refused(node, "a condition within a column of UNION ALL is not supported; write it around UNION ALL")
+        chosen = any(conditions_in(each.unalias()) for each in part.expressions)
+        if chosen or any(each.marks or each.fallible for each in own.values()):
+            refusal = "a condition within a column of UNION ALL is not supported, nor is what may fail on a row"
+            raise refused(node, f"{refusal}; write it around UNION ALL")
     name = f"{MARK}{_count(parts[0])}"
     for number, part in enumerate(parts):
         part.append("expressions", exp.alias_(exp.Literal.number(number), name, quoted=True))
@@ -121,7 +128,10 @@ def _show(select: exp.Select, condition: exp.Expr) -> str:
 
 
 def _described(condition: exp.Expr, source: RowSource) -> Described:
-    known = describe_expression(condition, source.described)
+    return _two_valued(describe_expression(condition, source.described))
+
+
+def _two_valued(known: Described) -> Described:
     return Described(level=known.level, type="integer", low=0, high=1, values=(0, 1), columns=known.columns)
 
 

@@ -18,8 +18,8 @@ from winnow.analytics.program import Compare, CountDistinct, Mix, Program, Sum
 from winnow.analytics.question import MergedTerms
 from winnow.analytics.sql.duckdb_engine import ARROW_TYPES, TYPES, add_table, asked_name, connection, kind_of, quoted
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
+from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.join_links import equalities
-from winnow.analytics.sql.kept_by_object import KeptByObject
 from winnow.analytics.sql.owner_rows import Group
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.public_values import open_counted_values
@@ -181,7 +181,7 @@ class _AllTables:
     def __init__(self, names: tuple[str, ...], terms: MergedTerms) -> None:
         self._names, self._terms = names, terms
         self.told: dict[str, OwnerTable] = {}
-        self._kept = KeptByObject[OwnerTable]()
+        self._kept = IdentityCache[OwnerTable]()
 
     def rows_of(self, told: ToldTable, table: OwnerTable) -> list[Group]:
         """An owner's rows of a table that is told; equal ones are numbered, so that none is lost."""

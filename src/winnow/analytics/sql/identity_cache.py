@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 Made = TypeVar("Made")
 
 
-class KeptByObject(Generic[Made]):
+class IdentityCache(Generic[Made]):
     def __init__(self) -> None:
         self._kept: dict[int, tuple[object, Made]] = {}
 
