@@ -58,8 +58,10 @@ class SiteExecutionContext(ExecutionContext):
         from winnow.deploy.jobs.encode_party_data import encode_site_data  # noqa: PLC0415
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        encoded = encode_site_data(experiment, self._training_data(experiment), Path(self._prepare.folder), self._log)
-        data = self._labelled(experiment, encoded)
+        data, folder = self._training_data(experiment), Path(self._prepare.folder)
+        if experiment.encode is None or experiment.encode.scale == "none":
+            data = self._labelled(experiment, data)  # what nobody learns from need not be encoded
+        data = self._labelled(experiment, encode_site_data(experiment, data, folder, self._log))
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
