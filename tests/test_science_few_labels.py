@@ -50,14 +50,6 @@ def test_selection_by_profile_is_ahead_among_foreign_clients_and_hardly_asks_the
 
 
 @pytest.mark.slow(part="science")
-def test_rscfed_is_ahead_of_the_only_labelled_client_alone(data_directory: Path) -> None:
-    """After 20 of the table's 50 rounds, ten of which the labelled client has for itself."""
-    alone = last_accuracy(run(data_directory, "fedavg", "rounds=20", preset="few-labels-client"))
-    together = run(data_directory, "rscfed", "rounds=20", "client.factor=1", preset="few-labels-client")
-    assert last_accuracy(together) > alone + 0.02
-
-
-@pytest.mark.slow(part="science")
 def test_predictions_on_open_digits_are_worth_more_than_models_of_the_same_labels(data_directory: Path) -> None:
     """Published, with five seeds: DS-FL 0.942, FedAvg 0.920, each with a rate of its own."""
     rates = {"ds-fl": 0.03, "fedavg": 0.1}
