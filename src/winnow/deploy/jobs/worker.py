@@ -58,10 +58,12 @@ class SiteExecutionContext(ExecutionContext):
         from winnow.deploy.jobs.encode_party_data import encode_site_data  # noqa: PLC0415
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        data, folder = self._training_data(experiment), Path(self._prepare.folder)
-        if experiment.encode is None or experiment.encode.scale == "none":
-            data = self._labelled(experiment, data)  # what nobody learns from need not be encoded
-        data = self._labelled(experiment, encode_site_data(experiment, data, folder, self._log))
+        raw, folder = self._training_data(experiment), Path(self._prepare.folder)
+        standardised = experiment.encode is not None and experiment.encode.scale == "standard"
+        # Means are taken over rows without labels, too; otherwise what nobody learns from need not be encoded.
+        chosen = raw if standardised else self._labelled(experiment, raw)
+        encoded = encode_site_data(experiment, chosen, folder, self._log)
+        data = self._labelled(experiment, encoded) if standardised else encoded
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(
