@@ -2,6 +2,7 @@
 
     python -m bench.search gas-turbine                # each rival's own setting
     python -m bench.search gas-turbine --common       # one optimiser and one model for all algorithms
+    python -m bench.search cifar10 --set engine.precision=tf32
 
 Each rival has the same number of candidates, or all there are where its setting has fewer values, with the same seeds
 and rounds. A rival's candidates are ranked by the mean over seeds of the best score on the tuning split's reference
@@ -32,8 +33,8 @@ REPORTED_SEEDS = range(5)
 FIRST_TUNING_SEED = 1_000
 OFFICIAL_SHARE = 6
 """Where the data have an official test split, one in so many of the other rows is the tuning split."""
-BUDGET = 8
-"""Candidates a rival."""
+BUDGET = {"gas-turbine": 8, "mnist": 8, "cifar10": 4}
+"""Candidates a rival. A round of cifar10 takes seconds on an accelerator."""
 
 COMMON: dict[str, dict[str, list[str]]] = {
     "gas-turbine": {
@@ -60,10 +61,23 @@ OWN: dict[str, dict[str, list[str]]] = {
         "select.cut_off": ["0.5", "0.95"],
     },
     "tifl": {"select.tiers": ["2", "3", "4", "5"], "select.interval": ["5", "20"]},
-    "fedbuff": {"schedule.buffer_size": ["2", "3", "4", "5", "6", "7", "8", "10"]},
+    "fedbuff": {
+        "schedule.buffer_size": ["5", "10"],
+        "server.name": ["momentum"],
+        "server.momentum": ["0.0"],
+        "server.learning_rate": ["0.25", "0.5", "1.0", "2.0"],
+    },
     "safa": {"schedule.lag_tolerance": ["0", "1", "2", "3", "5", "8", "13", "20"]},
 }
-"""The default of each is among them. FedAvg, FedAvg-RP and CFCFM have nothing to tune; FedProf keeps the paper's α."""
+OWN_ON_CIFAR10: dict[str, dict[str, list[str]]] = {
+    "fedprox": {"client.mu": ["1e-4", "1e-3", "1e-2", "0.1"]},
+    "fedadam": {"server.learning_rate": ["0.003", "0.01", "0.03", "0.1"]},
+    "afl": {"select.alpha1": ["0.25", "0.75"], "select.alpha3": ["0.1", "0.5"]},
+    "clustered-sampling": {"select.distance": ["angle", "euclidean"]},
+}
+"""The default of each is among them. FedAvg, FedAvg-RP, FedBN and CFCFM have nothing to tune; FedProf keeps the paper's
+α.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +89,8 @@ class Trial:
     candidate: Candidate
     seed: int
     rounds: int | None
+    sets: tuple[str, ...] = ()
+    """What all trials of a search share, such as the engine's precision."""
     data: str | None = None
 
     @property
@@ -96,7 +112,8 @@ def trials(options: argparse.Namespace) -> list[Trial]:
     if options.common:
         by_algorithm = dict.fromkeys(options.algorithms or ("fedprof", "fedavg-rp"), COMMON[options.preset])
     else:
-        by_algorithm = {name: OWN[name] for name in options.algorithms or OWN}
+        own = OWN_ON_CIFAR10 if options.preset == "cifar10" else OWN
+        by_algorithm = {name: own[name] for name in options.algorithms or own}
     return [
         Trial(
             preset=options.preset,
@@ -104,6 +121,7 @@ def trials(options: argparse.Namespace) -> list[Trial]:
             candidate=candidate,
             seed=FIRST_TUNING_SEED + number,
             rounds=options.rounds,
+            sets=tuple(options.sets),
             data=options.data,
         )
         for algorithm, values in by_algorithm.items()
@@ -139,7 +157,7 @@ def run(trial: Trial) -> dict[str, object]:
     from winnow.experiment.build_training_workflow import RunInputs
     from winnow.experiment.run import run_experiment
 
-    sets = [f"{key}={value}" for key, value in trial.candidate.items()]
+    sets = [*trial.sets, *(f"{key}={value}" for key, value in trial.candidate.items())]
     wanted = {"algorithm": trial.algorithm, "seed": trial.seed, "rounds": trial.rounds}
     published = resolve(trial.preset, sets=sets, **wanted)
     dataset = load(published.data, Path(trial.data) if trial.data else None)
@@ -166,7 +184,8 @@ def use_one_thread() -> None:
 
 
 def trial_of(record: Mapping[str, object]) -> Trial:
-    return Trial(**{key: record[key] for key in ("preset", "algorithm", "candidate", "seed", "rounds")})
+    known = {key: record[key] for key in ("preset", "algorithm", "candidate", "seed", "rounds")}
+    return Trial(**known, sets=tuple(record.get("sets", ())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +235,18 @@ def show(records: Sequence[Mapping[str, object]], common: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("preset", choices=COMMON)
+    parser.add_argument("preset", choices=BUDGET)
     parser.add_argument("--common", action="store_true", help="search what all algorithms share")
     parser.add_argument("--algorithms", type=lambda text: text.split(","))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE")
     parser.add_argument("--data")
     parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
     options = parser.parse_args()
+    if options.common and options.preset not in COMMON:
+        parser.error(f"nothing is searched in common for {options.preset}")
     records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done, wanted = {trial_of(record).key for record in records}, trials(options)
     missing = [trial for trial in wanted if trial.key not in done]

@@ -6,7 +6,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench.search import BUDGET, FIRST_TUNING_SEED, OWN, REPORTED_SEEDS, Trial, grid, main, ranked, run, tuning_split
+from bench.search import (
+    BUDGET,
+    FIRST_TUNING_SEED,
+    OWN,
+    OWN_ON_CIFAR10,
+    REPORTED_SEEDS,
+    Trial,
+    grid,
+    main,
+    ranked,
+    run,
+    tuning_split,
+)
 
 from winnow.config.resolve import resolve
 from winnow.data import DataSet, DataSettings, federate
@@ -23,14 +35,21 @@ def evaluated_on(dataset: DataSet, settings: DataSettings, seed: int) -> set[flo
     return {*spread.reference.x[:, 0].tolist(), *spread.test.x[:, 0].tolist()}
 
 
-@pytest.mark.parametrize("algorithm", OWN)
-def test_budgets_are_equal_and_the_default_is_a_candidate(algorithm: str) -> None:
-    candidates = grid(OWN[algorithm])
-    assert len(candidates) == (2 if algorithm == "clustered-sampling" else BUDGET)
+@pytest.mark.parametrize(
+    ("preset", "algorithm"),
+    [*(("gas-turbine", name) for name in OWN), *(("cifar10", name) for name in OWN_ON_CIFAR10)],
+)
+def test_budgets_are_equal_and_the_default_is_a_candidate(preset: str, algorithm: str) -> None:
+    searched = (OWN_ON_CIFAR10 if preset == "cifar10" else OWN)[algorithm]
+    candidates = grid(searched)
+    assert len(candidates) == (2 if algorithm == "clustered-sampling" else BUDGET[preset])
     default = resolve("demo", algorithm=algorithm).model_dump()
-    chosen = {path: default[path.split(".")[0]][path.split(".")[1]] for path in OWN[algorithm]}
-    if algorithm == "fedbuff":
-        chosen = {"schedule.buffer_size": 10}  # where no size is set
+    if algorithm == "fedbuff":  # where no size is set; and to replace the model is a step of 1
+        default |= {
+            "schedule": {"buffer_size": 10},
+            "server": {"name": "momentum", "momentum": 0.0, "learning_rate": 1.0},
+        }
+    chosen = {path: default[path.split(".")[0]][path.split(".")[1]] for path in searched}
     values = [{path: json.loads(text) if text[0].isdigit() else text for path, text in c.items()} for c in candidates]
     assert chosen in values
 
