@@ -57,17 +57,17 @@ OWN: dict[str, dict[str, list[str]]] = {
     "power-of-choice": {"select.candidate_factor": ["1.0", "1.25", "1.5", "2.0", "2.5", "3.0", "4.0", "5.0"]},
     "oort": {
         "select.penalty": ["0.5", "2.0"],
-        "select.exploration_min": ["0.2", "0.5"],
+        "select.preferred_percentile": ["30.0", "80.0"],
         "select.cut_off": ["0.5", "0.95"],
     },
     "tifl": {"select.tiers": ["2", "3", "4", "5"], "select.interval": ["5", "20"]},
     "fedbuff": {
-        "schedule.buffer_size": ["5", "10"],
+        "schedule.buffer_size": ["8", "10"],
         "server.name": ["momentum"],
         "server.momentum": ["0.0"],
         "server.learning_rate": ["0.25", "0.5", "1.0", "2.0"],
     },
-    "safa": {"schedule.lag_tolerance": ["0", "1", "2", "3", "5", "8", "13", "20"]},
+    "safa": {"schedule.lag_tolerance": ["0", "1", "2", "3", "4", "5", "6", "7"]},
 }
 OWN_ON_CIFAR10: dict[str, dict[str, list[str]]] = {
     "fedprox": {"client.mu": ["1e-4", "1e-3", "1e-2", "0.1"]},

@@ -24,11 +24,17 @@ from winnow.report import MeanAndSd
 AGGREGATION_GROUPS = ("full", "partial")
 OURS = {"full": "fedprof-full", "partial": "fedprof"}
 """FedProf in each group."""
+SETTINGS_OF_ROWS = {
+    "fedprof-alpha-25": ("fedprof", ("select.alpha=25.0",)),
+    "fedprof-full-alpha-25": ("fedprof-full", ("select.alpha=25.0",)),
+}
+"""Rows that are an algorithm with settings of their own: FedProf with the α that profiles by class have."""
 BEST_MARK = " ★"
 ALGORITHM_TITLES = {
     "fedavg": "FedAvg",
     "cfcfm": "CFCFM",
     "fedprof-full": "FedProf",
+    "fedprof-full-alpha-25": "FedProf, α = 25",
     "fedprof-full-by-class": "FedProf by class",
     "fedavg-rp": "FedAvg-RP",
     "fedprox": "FedProx",
@@ -42,6 +48,7 @@ ALGORITHM_TITLES = {
     "fedbuff": "FedBuff",
     "safa": "SAFA",
     "fedprof": "FedProf",
+    "fedprof-alpha-25": "FedProf, α = 25",
     "fedprof-by-class": "FedProf by class",
 }
 
@@ -62,21 +69,23 @@ class ResultTable(PaperItem):
         return self.heavy
 
     def unknown_algorithms(self) -> list[str]:
-        return [name for group in AGGREGATION_GROUPS for name in self.values(group) if name not in Recipe.known]
+        rows = [name for group in AGGREGATION_GROUPS for name in self.values(group)]
+        return [name for name in rows if _algorithm_of(name)[0] not in Recipe.known]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return [run for group in AGGREGATION_GROUPS for run in self.group_runs(group, wanted)]
 
     def group_runs(self, group: str, wanted: ReproductionOptions) -> list[PaperRun]:
         return [
-            PaperRun(item=self.name, algorithm=algorithm, experiment=self._experiment(group, algorithm, seed, wanted))
-            for algorithm in self.values(group)
-            if algorithm in Recipe.known
+            PaperRun(item=self.name, algorithm=row, experiment=self._experiment(group, row, seed, wanted))
+            for row in self.values(group)
+            if _algorithm_of(row)[0] in Recipe.known
             for seed in range(wanted.seeds)
         ]
 
-    def _experiment(self, group: str, algorithm: str, seed: int, wanted: ReproductionOptions) -> Experiment:
-        sets = (*self.settings.get(group, ()), *wanted.sets)
+    def _experiment(self, group: str, row: str, seed: int, wanted: ReproductionOptions) -> Experiment:
+        algorithm, own = _algorithm_of(row)
+        sets = (*self.settings.get(group, ()), *own, *wanted.sets)
         rounds = wanted.rounds or self.rounds[group]
         return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
 
@@ -224,6 +233,11 @@ def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequenc
         texts += [cell.paper_text] if cell.column.in_paper else []
         texts.append(cell.text + (BEST_MARK if algorithm in leaders[place] else ""))
     return texts
+
+
+def _algorithm_of(row: str) -> tuple[str, tuple[str, ...]]:
+    """The algorithm of a row, and the settings of its own that it has."""
+    return SETTINGS_OF_ROWS.get(row, (row, ()))
 
 
 def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
