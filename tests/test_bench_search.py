@@ -1,17 +1,18 @@
 """The search for rivals' settings: equal budgets, and nothing that a published table is evaluated on."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from bench.search import (
-    BUDGET,
     FIRST_TUNING_SEED,
     OWN,
-    OWN_ON_CIFAR10,
     REPORTED_SEEDS,
+    Candidate,
     Trial,
     grid,
     main,
@@ -22,6 +23,8 @@ from bench.search import (
 
 from winnow.config.resolve import resolve
 from winnow.data import DataSet, DataSettings, federate
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
 def rows(count: int, **more: object) -> DataSet:
@@ -35,23 +38,51 @@ def evaluated_on(dataset: DataSet, settings: DataSettings, seed: int) -> set[flo
     return {*spread.reference.x[:, 0].tolist(), *spread.test.x[:, 0].tolist()}
 
 
-@pytest.mark.parametrize(
-    ("preset", "algorithm"),
-    [*(("gas-turbine", name) for name in OWN), *(("cifar10", name) for name in OWN_ON_CIFAR10)],
-)
-def test_budgets_are_equal_and_the_default_is_a_candidate(preset: str, algorithm: str) -> None:
-    searched = (OWN_ON_CIFAR10 if preset == "cifar10" else OWN)[algorithm]
-    candidates = grid(searched)
-    assert len(candidates) == (2 if algorithm == "clustered-sampling" else BUDGET[preset])
+RIVALS = [(preset, rival) for preset, rivals in OWN.items() for rival in rivals]
+
+
+@pytest.mark.parametrize(("preset", "budget"), [("gas-turbine", 8), ("mnist", 8), ("cifar10", 4)])
+def test_budgets_are_equal(preset: str, budget: int) -> None:
+    sizes = {rival: len(grid(values)) for rival, values in OWN[preset].items()}
+    assert sizes.pop("clustered-sampling") == 2
+    assert set(sizes.values()) == {budget}
+
+
+@pytest.mark.parametrize(("preset", "algorithm"), RIVALS)
+def test_the_default_is_a_candidate(preset: str, algorithm: str) -> None:
     default = resolve("demo", algorithm=algorithm).model_dump()
     if algorithm == "fedbuff":  # where no size is set; and to replace the model is a step of 1
         default |= {
             "schedule": {"buffer_size": 10},
             "server": {"name": "momentum", "momentum": 0.0, "learning_rate": 1.0},
         }
-    chosen = {path: default[path.split(".")[0]][path.split(".")[1]] for path in searched}
-    values = [{path: json.loads(text) if text[0].isdigit() else text for path, text in c.items()} for c in candidates]
-    assert chosen in values
+    assert chosen_by(default, OWN[preset][algorithm]) in map(values_of, grid(OWN[preset][algorithm]))
+
+
+def chosen_by(settings: dict[str, Any], searched: Iterable[str]) -> dict[str, object]:
+    return {path: settings[path.split(".")[0]][path.split(".")[1]] for path in searched}
+
+
+def values_of(candidate: Candidate) -> dict[str, object]:
+    return {path: json.loads(text) if text[0].isdigit() else text for path, text in candidate.items()}
+
+
+@pytest.mark.parametrize(
+    ("preset", "algorithm"), [rival for rival in RIVALS if (RESULTS / f"search-{rival[0]}.jsonl").exists()]
+)
+def test_presets_have_what_the_search_found(preset: str, algorithm: str) -> None:
+    """The best candidate; for power of choice the next best, as a factor of 1 is no choice at all."""
+    lines = [json.loads(line) for line in (RESULTS / f"search-{preset}.jsonl").read_text().splitlines()]
+    candidates = grid(OWN[preset][algorithm])
+    found = ranked(line for line in lines if line["algorithm"] == algorithm and line["candidate"] in candidates)
+    if not found:
+        pytest.skip(f"{algorithm} is not in a table of {preset}")
+    assert len(found) == len(candidates)
+    best = found[1 if algorithm == "power-of-choice" else 0]
+    settings = resolve(preset, algorithm=algorithm).model_dump()
+    if algorithm == "fedbuff" and settings["server"]["name"] == "replace":
+        settings["server"] = {"name": "momentum", "momentum": 0.0, "learning_rate": 1.0}
+    assert chosen_by(settings, OWN[preset][algorithm]) == values_of(best.candidate)
 
 
 def test_nothing_is_tuned_on_rows_that_a_published_run_is_evaluated_on() -> None:
