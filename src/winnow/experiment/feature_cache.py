@@ -17,6 +17,7 @@ from winnow.data.file_formats import read_npz
 from winnow.runs.atomic_write import one_line_errors, write_atomically
 
 DIGEST_BYTES = 16
+FILE_ARRAYS = ("digests", "features")
 
 
 def sample_digests(x: NDArray[Any]) -> list[bytes]:
@@ -61,7 +62,7 @@ class FeatureCache:
     def _read(self, path: Path) -> None:
         """A file that is damaged, or that somebody else wrote, is left aside: its samples are encoded again."""
         try:
-            held = read_npz(path, ("digests", "features"))
+            held = read_npz(path, FILE_ARRAYS, known=FILE_ARRAYS)
             digests, features = held["digests"], held["features"]
             fits = digests.dtype == np.uint8 and digests.shape == (len(features), DIGEST_BYTES)
             fits = (
