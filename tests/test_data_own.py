@@ -227,6 +227,15 @@ def test_npz_is_read_with_its_owners(tmp_path):
     ("arrays", "expected"),
     [
         ({"x": np.ones((3, 2))}, "no array 'y'; it holds x"),
+        (
+            {"x": np.ones((3, 2)), "y": np.arange(3), "owner": np.arange(3)},
+            "own.npz holds an array 'owner', which would be ignored; did you mean 'owners'? Winnow knows x, y, owners, "
+            "keys; rename the array, or leave it out",
+        ),
+        (
+            {"x": np.ones((3, 2)), "y": np.arange(3), "note": np.array([{}], dtype=object)},
+            "own.npz holds an array 'note', which would be ignored; Winnow knows x, y, owners, keys; rename",
+        ),
         ({"x": np.ones((3, 2)), "y": np.ones(2, dtype=int)}, "x has 3 rows but y has 2"),
         ({"x": np.ones((3, 2)), "y": np.arange(3), "owners": np.arange(4)}, "owners has 4"),
         ({"x": np.array([[1.0, np.nan]]), "y": np.arange(1)}, "x[0, 1] is not a finite number"),

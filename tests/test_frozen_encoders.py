@@ -1,5 +1,6 @@
 """Frozen encoders: every sample passes through one once, features stay where samples are, and nothing else changes."""
 
+import errno
 import importlib.util
 import json
 import warnings
@@ -15,6 +16,7 @@ from winnow.core import ConfigError, DataError, ModelError, RunError, WinnowWarn
 from winnow.data import DataSettings, federate, from_arrays, load
 from winnow.data.text import decode_characters, encode_characters
 from winnow.deploy.jobs.error_redaction import redacted_error
+from winnow.experiment import encode_data, feature_cache
 from winnow.experiment.encode_data import SampleEncoder, encode_federated
 from winnow.experiment.run import run_experiment
 from winnow.experiment.saved_model import load_model
@@ -141,6 +143,38 @@ def test_a_damaged_or_foreign_cache_is_encoded_again(own: Path, tmp_path: Path, 
     with pytest.warns(WinnowWarning, match="its samples are encoded again"):
         run_experiment(settings(own, rounds=4), inputs=inputs(), out=tmp_path / "run", resume=True)
     assert passes(own) == 480
+
+
+def test_a_full_disk_costs_one_warning_and_no_features(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four files the first fits: the run ends as it would have, and the next one encodes what was not kept."""
+    undisturbed = run_experiment(settings(own), inputs=inputs(), out=tmp_path / "undisturbed")
+    own.with_name("passes").unlink()
+    monkeypatch.setattr(encode_data, "CHUNK", 60)
+    monkeypatch.setattr(encode_data, "SAVE_SECONDS", -1.0)
+    save, written = np.savez, []
+
+    def until_full(file, **arrays) -> None:
+        written.append(file.name)
+        if len(written) == 1:
+            save(file, **arrays)
+            return
+        file.write(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = tmp_path / "cache"
+    with monkeypatch.context() as full:
+        full.setattr(feature_cache.np, "savez", until_full)
+        with pytest.warns(WinnowWarning, match="could not be kept .*No space left on device.*the run goes on") as told:
+            run = run_experiment(settings(own, f"encode.cache={cache}"), inputs=inputs(), out=tmp_path / "run")
+    assert (len(told), len(written)) == (1, 2)
+    assert [path.suffix for path in cache.rglob("*.*")] == [".npz"], "nothing half-written"
+    assert passes(own) == 240
+    for name, tensor in model_state(run.model).items():
+        assert torch.equal(tensor, model_state(undisturbed.model)[name])
+    run_experiment(settings(own, f"encode.cache={cache}"), inputs=inputs(), out=tmp_path / "next")
+    assert passes(own) == 240 + 180
 
 
 def test_another_encoder_does_not_see_the_features_of_the_first(own: Path, tmp_path: Path) -> None:

@@ -398,6 +398,11 @@ def _spoil(folder: Path, name: str, **arrays: Any) -> None:
         (lambda f: _spoil(f, "1.npz"), "{}/1.npz is not a readable .npz of plain arrays: .*"),
         (lambda f: _spoil(f, "1.npz", z=X), "{}/1.npz has no array 'x'; save x and y with np.savez"),
         (lambda f: _spoil(f, "1.npz", x=X), "client 1: {}/1.npz has no array 'y'; it holds x"),
+        (lambda f: _spoil(f, "1.npz", x=X, y=Y, z=Y), "{}/1.npz holds an array 'z', which would be ignored; .*"),
+        (
+            lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[ROWS], nams=["Ulm"]),
+            r"{}/index.npz holds an array 'nams', which would be ignored; did you mean 'names'\? Winnow knows .*",
+        ),
         (lambda f: _spoil(f, "1.npz", x=X, y=Y + 9), "client 1: with classes = 3, y must hold whole numbers .*"),
         (lambda f: (f / "reference.npz").unlink(), "clinics: there is no reference set; pass one, or set .*"),
         (lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1, 2]), "{}/index.npz: files must list names .*"),

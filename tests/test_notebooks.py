@@ -172,6 +172,8 @@ def test_a_chart_has_every_curve_and_few_points() -> None:
     assert "<img" not in chart
     assert "<y>" not in chart
     assert svg_line_chart({"none": []}, x_title="x", y_title="y") == ""
+    first = svg_line_chart({"one round": [(1, 0.5)]}, x_title="round", y_title="accuracy")
+    assert (">0<" in first, ">2<" in first, ">0.9<" in first) == (True, True, False)
 
 
 @pytest.fixture

@@ -128,6 +128,19 @@ def test_a_comparison_has_a_row_an_algorithm(comparison: Outline) -> None:
     assert float(fedprof[4].split()[0]) < float(fedavg[4].split()[0]), "fedprof was made to be faster"
 
 
+@pytest.mark.parametrize(("rounds", "ticks"), [(1, {1}), (3, {1}), (40, {None})])
+def test_no_tick_is_between_rounds(tmp_path: Path, rounds: int, ticks: set[int | None]) -> None:
+    page = write_report(tmp_path / "report.html", [fabricate("fedprof", 0, rounds=rounds, picky=True)]).read_text()
+    drawn = [
+        json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    ]
+    axes = [each["layout"]["xaxis"] for each in drawn if "xaxis" in each["layout"]]
+    of_rounds = [axis for axis in axes if axis.get("title", {}).get("text") == "Round"]
+    assert len(of_rounds) >= 3, "progress, losses, scores"
+    assert {axis.get("dtick") for axis in of_rounds} == ticks
+    assert all("dtick" not in axis for axis in axes if axis not in of_rounds)
+
+
 @pytest.mark.parametrize(("rivals", "title", "cards"), [(6, "a0 vs a1 vs", 6), (7, ": 7 algorithms", 0)])
 def test_many_algorithms_are_counted_and_have_no_cards(tmp_path: Path, rivals: int, title: str, cards: int) -> None:
     runs = [fabricate(f"a{number}", 0, rounds=2) for number in range(rivals)]

@@ -106,7 +106,9 @@ def test_groups_agree_on_weights_by_distance() -> None:
 
 
 def test_secure_aggregation_refuses_it_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"aggregate\.name = 'consensus' needs every update"):
+    with pytest.raises(
+        ConfigError, match=r"'consensus' needs every update and belongs to client\.name = 'mean-teacher'"
+    ):
         experiment("collect.name=secure", algorithm="rscfed")
 
 

@@ -1,5 +1,6 @@
 """Secure aggregation as a `collect`: the same learning, and a server that sees sums only."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from msgspec.structs import replace
 from scipy.stats import chisquare
 
+from winnow.cli.options import builtin_algorithms
+from winnow.config.resolve import resolve
 from winnow.core import (
     UNTIL_ALL,
     ConfigError,
@@ -178,6 +181,36 @@ def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
 def test_what_cannot_work_is_refused_when_the_configuration_is_read(sets: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         prepared(*SECURE, *sets, algorithm="fedavg-rp")
+
+
+SUGGESTIONS = {
+    r"(set|requires|write) collect\.name (to|=) ['\"]plain['\"]": "collect.name=plain",
+    r"set aggregate\.name to 'partial' or 'full'": "aggregate.name=partial aggregate.name=full",
+    r"choose another algorithm": "algorithm=fedavg",
+    r"choose another select\.name": "select.name=uniform",
+    r"requires schedule\.name = 'rounds'": "schedule.name=rounds",
+    r"leave the filter out": "filters=[]",
+}
+"""What a message may suggest, and what a user then sets instead."""
+
+
+@pytest.mark.parametrize("algorithm", sorted(builtin_algorithms()))
+def test_what_a_refusal_suggests_works(algorithm: str) -> None:
+    labels = ('data.labels={at="server",rows=100}',) if algorithm in {"semifl", "server-only"} else ()
+    sets = (*labels, "collect.name=secure")
+    try:
+        resolve("emnist-digits", algorithm=algorithm, sets=sets)
+    except ConfigError as error:
+        refusal = str(error)
+    else:
+        return
+    assert "\n" not in refusal
+    suggested = [changes for words, changes in SUGGESTIONS.items() if re.search(words, refusal)]
+    assert suggested, refusal
+    for change in " ".join(suggested).split():
+        resolve("emnist-digits", algorithm=algorithm, sets=(*sets, change))
+    if algorithm in {"rscfed", "orchestra"}:
+        assert "set aggregate.name" not in refusal, "its clients would have no use for what they do"
 
 
 # Bad days -------------------------------------------------------------------------------------------------------------

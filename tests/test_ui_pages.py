@@ -310,6 +310,7 @@ def test_selections_of_many_clients_are_counted_by_condition() -> None:
     share = [[np.mean(np.isin(np.flatnonzero(of_client == each), chosen)) for chosen in ordered] for each in range(3)]
     np.testing.assert_allclose(figure.data[0].z, share)
     assert list(figure.data[0].x) == [1, 2, 3, 4]
+    assert (figure.layout.xaxis.title.text, figure.layout.xaxis.dtick) == ("Round", 1)
     assert figure.data[0].customdata[1][0] == "&lt;b&gt;"
 
 

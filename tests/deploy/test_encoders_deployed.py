@@ -155,6 +155,38 @@ def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
 
 
+@pytest.mark.slow(part="deploy")
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_a_site_encodes_rows_that_are_learnt_from_and_others_only_for_their_means(tmp_path: Path, scale: str) -> None:
+    """The first half of every client's rows has no label, and the method learns from labels alone."""
+    wanted, described = experiment(tmp_path, scale)
+    own, server = dealt(wanted, tmp_path / "data", sites=2)
+    rows, labelled = [], []
+    for site in own:
+        held = [path for path in Path(site["folder"]).glob("*.npz") if path.name != "index.npz"]
+        y = [_without_labels(path) for path in held]
+        rows.append(sum(map(len, y)))
+        labelled.append(sum(int((each >= 0).sum()) for each in y))
+    broker = Broker("", own, server, tmp_path / "job")
+    broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=described.files)))
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert all(few < many for few, many in zip(labelled, rows, strict=True))
+    assert [sum(site.ready.data.sizes) for site in broker.sites] == labelled
+    assert [passes(site.folder) for site in broker.sites] == (rows if scale == "standard" else labelled)
+
+
+def _without_labels(path: Path) -> np.ndarray:
+    """The labels of a client's file, whose first half is taken away."""
+    held = dict(np.load(path))
+    held["y"][: len(held["y"]) // 2] = -1
+    np.savez(path, **held)
+    return held["y"]
+
+
 def test_a_jobs_own_encoder_is_custom_code_and_among_its_files(tmp_path: Path) -> None:
     described = describe_job(_with_table(job(tmp_path)))
     assert described.files == {"code.py": CODE.encode()}

@@ -18,7 +18,6 @@ def algorithms(
             metavar="PRESET_OR_FILE",
             help="Also list the variants and plugins of this preset or .toml file.",
             autocompletion=complete_source,
-            show_default=False,
         ),
     ] = None,
     plugins: Plugins = None,

@@ -10,29 +10,20 @@ from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
 @requires_deploy_extra
 def apply(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Your name, or the site's.", show_default=False)],
-    organisation: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The organisation you belong to.", show_default=False)
-    ] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Your name, or the site's.")],
+    organisation: Annotated[str | None, typer.Option(metavar="TEXT", help="The organisation you belong to.")] = None,
     role: Annotated[
-        str | None,
-        typer.Option(metavar="ROLE", help="For a person: admin, lead, member or org-admin.", show_default=False),
+        str | None, typer.Option(metavar="ROLE", help="For a person: admin, lead, member or org-admin.")
     ] = None,
     site: Annotated[bool, typer.Option("--site", help="For a site.")] = False,
-    contact: Annotated[
-        str, typer.Option(metavar="TEXT", help="How the project's owner reaches you.", show_default=False)
-    ] = "",
+    contact: Annotated[str, typer.Option(metavar="TEXT", help="How the project's owner reaches you.")] = "",
     collected: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What you collected: makes the kit complete.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="What you collected: makes the kit complete.")
     ] = None,
     fingerprint: Annotated[
-        str | None,
-        typer.Option(metavar="SHA256", help="The CA's, as the project's owner told you.", show_default=False),
+        str | None, typer.Option(metavar="SHA256", help="The CA's, as the project's owner told you.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The kit's folder; default: NAME.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The kit's folder; default: NAME.")] = None,
 ) -> None:
     """Apply for a kit: make the keys on this machine, and a file to hand in at the project's pages.
 

@@ -23,43 +23,24 @@ DISPLAY_AFTER = 2.0
 FederationFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--in",
-        metavar="FILE",
-        help="A file that declares tables and simulates their owners; default: federation.toml.",
-        show_default=False,
+        "--in", metavar="FILE", help="A file that declares tables and simulates their owners; default: federation.toml."
     ),
 ]
 PersonKit: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--kit", metavar="KIT", help="Your kit: ask the owners of a real federation instead.", show_default=False
-    ),
+    Path | None, typer.Option("--kit", metavar="KIT", help="Your kit: ask the owners of a real federation instead.")
 ]
 OwnersOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--owners",
-        metavar="A,B",
-        help="Only these owners (two may name a helper, too); all otherwise.",
-        show_default=False,
-    ),
+    typer.Option("--owners", metavar="A,B", help="Only these owners (two may name a helper, too); all otherwise."),
 ]
 FolderOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--folder",
-        metavar="RUN",
-        help="Keep the run in a folder; one that was interrupted goes on.",
-        show_default=False,
-    ),
+    typer.Option("--folder", metavar="RUN", help="Keep the run in a folder; one that was interrupted goes on."),
 ]
 EpsilonOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(metavar="E", help="Answer with noise, differentially private at this ε.", show_default=False),
+    float | None, typer.Option(metavar="E", help="Answer with noise, differentially private at this ε.")
 ]
-DeltaOption: TypeAlias = Annotated[
-    float | None, typer.Option(metavar="D", help="The δ of --epsilon; default: 1e-6.", show_default=False)
-]
+DeltaOption: TypeAlias = Annotated[float | None, typer.Option(metavar="D", help="The δ of --epsilon; default: 1e-6.")]
 ExplainOption: TypeAlias = Annotated[
     bool, typer.Option("--explain", help="Ask nothing; say which steps it takes, who learns what, and its cost.")
 ]

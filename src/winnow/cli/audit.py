@@ -23,9 +23,7 @@ audit = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Log: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="LOG", help="The kit of a site or server, or an audit.jsonl.", show_default=False)
-]
+Log: TypeAlias = Annotated[Path, typer.Argument(metavar="LOG", help="The kit of a site or server, or an audit.jsonl.")]
 
 
 @audit.command("verify")
@@ -33,16 +31,11 @@ Log: TypeAlias = Annotated[
 def verify_log(
     log: Log,
     ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The project's ca.pem; default: the one beside the log.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="The project's ca.pem; default: the one beside the log.")
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The log's owner; default: the owner of the kit that contains the log.",
-            show_default=False,
-        ),
+        typer.Option(metavar="NAME", help="The log's owner; default: the owner of the kit that contains the log."),
     ] = None,
 ) -> None:
     """Find any entry that was changed, deleted, inserted, cut off, or not signed by the log's owner."""

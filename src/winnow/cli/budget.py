@@ -12,19 +12,15 @@ from winnow.cli.options import AsJson
 
 @requires_deploy_extra
 def budget(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.")],
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The site's settings; default: site.toml beside the kit.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The site's settings; default: site.toml beside the kit.")
     ] = None,
     reset: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="PERSON TABLE",
             help="Let what this person has spent on this table no longer count. Stop the site's agent first.",
-            show_default=False,
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask for a confirmation.")] = False,

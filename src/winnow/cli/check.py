@@ -10,16 +10,12 @@ from winnow.cli.options import AsJson, Factory, ModelFolder
 
 def check(
     model: ModelFolder,
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Your own .csv, .parquet or .npz file, with labels.", show_default=False),
-    ],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Your own .csv, .parquet or .npz file, with labels.")],
     targets: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMNS",
             help="The columns to predict, with commas between them; default: those of the federation.",
-            show_default=False,
         ),
     ] = None,
     factory: Factory = None,

@@ -16,23 +16,20 @@ if TYPE_CHECKING:
 
 
 def clients(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
     show_all: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
     find: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Only clients with this in their name or evidence.", show_default=False),
+        str | None, typer.Option(metavar="TEXT", help="Only clients with this in their name or evidence.")
     ] = None,
     verdict: Annotated[
         str | None,
         typer.Option(
             metavar="VERDICT",
             help="Only clients with this verdict: harmful, suspect, different, 'cannot tell' or fine.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.csv", help="Write the table to a file for spreadsheets.", show_default=False),
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the table to a file for spreadsheets.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

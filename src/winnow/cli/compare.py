@@ -54,8 +54,7 @@ def compare(
     plugins: Plugins = None,
     data: DataFolder = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder for all runs; default: runs/compare-NAME.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="The folder for all runs; default: runs/compare-NAME.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")

@@ -42,12 +42,9 @@ def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
 
 @data.command()
 def get(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A data set from `winnow data list`.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set from `winnow data list`.")],
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="The target folder; default: the cache folder.", show_default=False),
+        Path | None, typer.Option("--data", metavar="DIR", help="The target folder; default: the cache folder.")
     ] = None,
 ) -> None:
     """Download a data set from its official source and verify it."""
@@ -60,7 +57,7 @@ def get(
 def split(
     source: Source,
     sites: Annotated[int, typer.Option(min=1, metavar="N", help="How many sites.")] = 3,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.", show_default=False)] = Path("federation"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.")] = Path("federation"),
     seed: Seed = None,
     sets: Sets = None,
     data: DataFolder = None,

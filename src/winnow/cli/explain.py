@@ -23,7 +23,6 @@ def explain(
             metavar="RUN_OR_PRESET_OR_FILE",
             help="A run folder, a preset or a .toml file.",
             autocompletion=complete_source,
-            show_default=False,
         ),
     ],
     algorithm: AlgorithmName = None,

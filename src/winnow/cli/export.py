@@ -10,32 +10,21 @@ from winnow.cli.options import Encoder, Factory, ModelFolder
 
 def export(
     model: ModelFolder,
-    onnx: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the model in ONNX.", show_default=False)
-    ] = None,
-    torchscript: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the model in TorchScript.", show_default=False)
-    ] = None,
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the model in ONNX.")] = None,
+    torchscript: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the model in TorchScript.")] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a folder that winnow.load reads, without the run.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="Write a folder that winnow.load reads, without the run.")
     ] = None,
     factory: Factory = None,
     encoder: Encoder = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the run's rounds for TensorBoard.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="Write the run's rounds for TensorBoard.")
     ] = None,
     mlflow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="Write the run's rounds to MLflow: an address or sqlite:///FILE.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="URI", help="Write the run's rounds to MLflow: an address or sqlite:///FILE.")
     ] = None,
     wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Write the run's rounds to Weights & Biases.", show_default=False),
+        str | None, typer.Option(metavar="PROJECT", help="Write the run's rounds to Weights & Biases.")
     ] = None,
     offline: Annotated[bool, typer.Option(help="With --wandb: keep them here, for `wandb sync`.")] = False,
     follow: Annotated[bool, typer.Option(help="Go on until the run is finished.")] = False,

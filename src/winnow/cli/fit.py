@@ -6,63 +6,39 @@ from typing import Annotated
 import typer
 
 from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
-from winnow.cli.options import AsJson
+from winnow.cli.options import AsJson, number_option
 
 
 def fit(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL",
-            help="linear, ridge, logistic, poisson, gamma, svm, naive-bayes, pca or kmeans.",
-            show_default=False,
+            metavar="MODEL", help="linear, ridge, logistic, poisson, gamma, svm, naive-bayes, pca or kmeans."
         ),
     ],
     subject: Annotated[
-        str,
-        typer.Argument(metavar="FORMULA|TABLE", help="'y ~ a + C(b)'; for pca and kmeans a table.", show_default=False),
+        str, typer.Argument(metavar="FORMULA|TABLE", help="'y ~ a + C(b)'; for pca and kmeans a table.")
     ],
     federation: FederationFile = None,
     kit: PersonKit = None,
     table: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="The formula's table, if there are several.", show_default=False),
+        str | None, typer.Option(metavar="TABLE", help="The formula's table, if there are several.")
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Of pca and kmeans: these columns alone.", show_default=False),
-    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Of pca and kmeans: these columns alone.")] = None,
     positive: Annotated[
-        str | None,
-        typer.Option(metavar="VALUE", help="The value that logistic and svm predict.", show_default=False),
+        str | None, typer.Option(metavar="VALUE", help="The value that logistic and svm predict.")
     ] = None,
-    penalty: Annotated[
-        float | None,
-        typer.Option(metavar="NUMBER", help="Of ridge: λ for columns of deviation 1. Default: 1.", show_default=False),
-    ] = None,
-    clusters: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Of kmeans. Default: 8.", show_default=False)
-    ] = None,
-    components: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Of pca. Default: all.", show_default=False)
-    ] = None,
-    features: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Random features of svm. Default: 100.", show_default=False)
-    ] = None,
-    width: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="γ of svm's kernel. Default: 1/columns.", show_default=False)
-    ] = None,
-    cost: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="C of svm. Default: 1.", show_default=False)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Of kmeans and svm. Default: 0.", show_default=False)
-    ] = None,
+    penalty: Annotated[float | None, number_option("Of ridge: λ for columns of deviation 1. Default: 1.")] = None,
+    clusters: Annotated[int | None, number_option("Of kmeans. Default: 8.")] = None,
+    components: Annotated[int | None, number_option("Of pca. Default: all.")] = None,
+    features: Annotated[int | None, number_option("Random features of svm. Default: 100.")] = None,
+    width: Annotated[float | None, number_option("γ of svm's kernel. Default: 1/columns.")] = None,
+    cost: Annotated[float | None, number_option("C of svm. Default: 1.")] = None,
+    seed: Annotated[int | None, number_option("Of kmeans and svm. Default: 0.")] = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the fit to a file, for winnow.load_fit.", show_default=False),
+        Path | None, typer.Option(metavar="FILE.json", help="Write the fit to a file, for winnow.load_fit.")
     ] = None,
     explain: ExplainOption = False,
     as_json: AsJson = False,

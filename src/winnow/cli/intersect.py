@@ -10,15 +10,10 @@ from winnow.cli.options import AsJson
 
 
 def intersect(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.", show_default=False)],
-    key: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column to match by, declared as key.", show_default=False)
-    ],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")],
+    key: Annotated[str, typer.Option(metavar="COLUMN", help="The column to match by, declared as key.")],
     owners: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="These owners, the first of whom asks; all of them otherwise.", show_default=False
-        ),
+        str | None, typer.Option(metavar="A,B", help="These owners, the first of whom asks; all of them otherwise.")
     ] = None,
     federation: FederationFile = None,
     kit: PersonKit = None,
@@ -29,10 +24,7 @@ def intersect(
         bool, typer.Option("--share", help="The other owners, too, learn which keys are in common.")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Of simulated owners: write what each learns to OWNER.txt.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FOLDER", help="Of simulated owners: write what each learns to OWNER.txt.")
     ] = None,
     folder: FolderOption = None,
     explain: ExplainOption = False,

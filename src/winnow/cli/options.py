@@ -67,13 +67,18 @@ def complete_algorithms(context: typer.Context, incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in complete_algorithm(context, last)]
 
 
+def number_option(text: str) -> typer.models.OptionInfo:
+    """A number that a question leaves to its own default, which the text tells."""
+    option: typer.models.OptionInfo = typer.Option(metavar="NUMBER", help=text)
+    return option
+
+
 Source: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PRESET_OR_FILE",
         help="A preset (see [bold]winnow presets[/bold]), a .toml file, or your data: a .csv, .parquet or .npz file.",
         autocompletion=complete_source,
-        show_default=False,
     ),
 ]
 AlgorithmName: TypeAlias = Annotated[
@@ -84,21 +89,14 @@ AlgorithmName: TypeAlias = Annotated[
         metavar="NAME",
         help="The algorithm; default: the file's.",
         autocompletion=complete_algorithm,
-        show_default=False,
     ),
 ]
-Seed: TypeAlias = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="The seed of all randomness.", min=0, show_default=False)
-]
+Seed: TypeAlias = Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of all randomness.", min=0)]
 Sets: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.", show_default=False),
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
 ]
 Targets: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--targets", metavar="COLUMN,…", help="The columns to predict, for your own table.", show_default=False
-    ),
+    str | None, typer.Option("--targets", metavar="COLUMN,…", help="The columns to predict, for your own table.")
 ]
 Plugins: TypeAlias = Annotated[
     list[Path] | None,
@@ -106,12 +104,9 @@ Plugins: TypeAlias = Annotated[
         "--plugin",
         metavar="FILE.py",
         help="Load a Python file that defines algorithms or other parts; may be repeated.",
-        show_default=False,
     ),
 ]
-Rounds: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="The number of rounds.", min=1, show_default=False)
-]
+Rounds: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="The number of rounds.", min=1)]
 DataFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -120,33 +115,25 @@ DataFolder: TypeAlias = Annotated[
         help="The folder with the data sets; default: $WINNOW_DATA, then the cache folder.",
         exists=True,
         file_okay=False,
-        show_default=False,
     ),
 ]
 Workers: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--workers", metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
-    ),
+    typer.Option("--workers", metavar="N", help="The number of parallel runs; default: one per core.", min=1),
 ]
 ModelFolder: TypeAlias = Annotated[
-    Path,
-    typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a saved model.", show_default=False),
+    Path, typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a saved model.")
 ]
 Factory: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE.py:FUNCTION",
-        help="Build the model by your own function, as in the run; this executes the file.",
-        show_default=False,
+        metavar="FILE.py:FUNCTION", help="Build the model by your own function, as in the run; this executes the file."
     ),
 ]
 Encoder: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE.py:FUNCTION",
-        help="The frozen encoder of your own that the run had; this executes the file.",
-        show_default=False,
+        metavar="FILE.py:FUNCTION", help="The frozen encoder of your own that the run had; this executes the file."
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -10,16 +10,9 @@ from winnow.cli.options import Encoder, Factory, ModelFolder
 
 def predict(
     model: ModelFolder,
-    rows: Annotated[
-        Path, typer.Argument(metavar="ROWS", help="A .csv, .parquet or .npz file with raw rows.", show_default=False)
-    ],
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A .csv, .parquet or .npz file with raw rows.")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The output, .csv or .parquet; default: standard output.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The output, .csv or .parquet; default: standard output.")
     ] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of each class.")] = False,
     factory: Factory = None,

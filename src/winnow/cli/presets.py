@@ -59,7 +59,6 @@ def show(
         str,
         typer.Argument(
             metavar="NAME",
-            show_default=False,
             autocompletion=lambda incomplete: [name for name in preset_names() if name.startswith(incomplete)],
         ),
     ],

@@ -13,21 +13,15 @@ PASSPHRASE_VARIABLE = "WINNOW_CA_PASSPHRASE"  # noqa: S105 - the name of a varia
 
 @requires_deploy_extra
 def provision(
-    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="A project.toml.", show_default=False)],
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="A project.toml.")],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="The project's folder; default: a folder with the project's name beside the file.",
-            show_default=False,
+            metavar="DIR", help="The project's folder; default: a folder with the project's name beside the file."
         ),
     ] = None,
-    renew: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Issue a new key and certificate for NAME.", show_default=False)
-    ] = None,
-    revoke: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Revoke all certificates of NAME.", show_default=False)
-    ] = None,
+    renew: Annotated[str | None, typer.Option(metavar="NAME", help="Issue a new key and certificate for NAME.")] = None,
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Revoke all certificates of NAME.")] = None,
     ask: Annotated[
         bool,
         typer.Option("--passphrase", help=f"Prompt for the passphrase of the CA key; default: ${PASSPHRASE_VARIABLE}."),

@@ -11,14 +11,9 @@ from winnow.cli.options import AsJson
 
 def query(
     sql: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SQL", help="A SELECT statement in DuckDB's dialect; or the word budget.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="SQL", help="A SELECT statement in DuckDB's dialect; or the word budget.")
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE.sql", help="Read it from a file.", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE.sql", help="Read it from a file.")] = None,
     federation: FederationFile = None,
     kit: PersonKit = None,
     epsilon: EpsilonOption = None,
@@ -31,10 +26,7 @@ def query(
     ] = False,
     owners: OwnersOption = None,
     folder: FolderOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the rows to a .parquet or .csv file.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to a .parquet or .csv file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a table whose rows several owners hold, in SQL.

@@ -12,15 +12,12 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs.", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs.")],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="The output file; default: report.html in the folder, or in the current one for several folders.",
-            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,

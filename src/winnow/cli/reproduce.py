@@ -25,7 +25,6 @@ PaperName: TypeAlias = Annotated[
         help="fedprof, srpfl (personal models), secagg (compression under secure aggregation), fedaq (accelerated and"
         " quantised), truth (truth discovery), few-labels (unlabelled clients), flare (NVIDIA FLARE), fedclip"
         " (frozen encoders), ensemble (leaves), or phones (speech and text).",
-        show_default=False,
     ),
 ]
 Items: TypeAlias = Annotated[
@@ -33,26 +32,18 @@ Items: TypeAlias = Annotated[
     typer.Argument(
         metavar="WHAT…",
         help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); default: all that can run here.",
-        show_default=False,
     ),
 ]
 RoundsOrEpochs: TypeAlias = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Rounds and epochs, instead of the paper's.", min=1, show_default=False),
+    int | None, typer.Option(metavar="N", help="Rounds and epochs, instead of the paper's.", min=1)
 ]
 OutputFolder: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="The folder for runs, results and page; default: runs/PAPER.", show_default=False),
+    Path | None, typer.Option(metavar="DIR", help="The folder for runs, results and page; default: runs/PAPER.")
 ]
 ImportedResults: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Results computed elsewhere; may be repeated.",
-        exists=True,
-        dir_okay=False,
-        show_default=False,
+        "--from", metavar="FILE", help="Results computed elsewhere; may be repeated.", exists=True, dir_okay=False
     ),
 ]
 

@@ -58,8 +58,7 @@ def run(
     rounds: Rounds = None,
     plugins: Plugins = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The run folder; default: runs/NAME-ALGORITHM-seedN.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="The run folder; default: runs/NAME-ALGORITHM-seedN.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or start it.")] = False,
     data: DataFolder = None,

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder with runs; default: runs.", show_default=False)
-    ] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder, the latest last.

@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 @requires_deploy_extra
 def server(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's start-up kit.", show_default=False)],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's start-up kit.")],
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The server's settings; default: server.toml in the kit.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The server's settings; default: server.toml in the kit.")
     ] = None,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, one object per line.")] = False,
     migrate_only: Annotated[bool, typer.Option("--migrate-only", help="Migrate the database and exit.")] = False,

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run folder, or a folder with runs, to compare them.", show_default=False),
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder with runs, to compare them.")],
     as_json: AsJson = False,
 ) -> None:
     """Show the result of a run, finished or not; of a folder with several runs, the table that compares them.

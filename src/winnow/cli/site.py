@@ -10,16 +10,12 @@ from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
 @requires_deploy_extra
 def site(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.")],
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The site's settings; default: site.toml beside the kit.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE", help="The site's settings; default: site.toml beside the kit.")
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Check data, policy, disk and the connection to the server, then stop."),
+        bool, typer.Option("--check", help="Check data, policy, disk and the connection to the server, then stop.")
     ] = False,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, one object per line.")] = False,
 ) -> None:

@@ -21,23 +21,16 @@ if TYPE_CHECKING:
 
 
 def stats(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.", show_default=False)],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")],
     federation: FederationFile = None,
     kit: PersonKit = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.", show_default=False)] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Also by the values of these columns.", show_default=False),
-    ] = None,
-    histograms: Annotated[
-        int | None, typer.Option(metavar="N", help="Histograms with N bins.", min=1, show_default=False)
-    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="A,B", help="Also by the values of these columns.")] = None,
+    histograms: Annotated[int | None, typer.Option(metavar="N", help="Histograms with N bins.", min=1)] = None,
     quantile_range: Annotated[
         bool, typer.Option("--quantile-range", help="Bins divide the 1 % to 99 % quantiles, not the bounds.")
     ] = False,
-    quantiles: Annotated[
-        str | None, typer.Option(metavar="Q,Q", help="Quantiles, such as 0.05,0.5,0.95.", show_default=False)
-    ] = None,
+    quantiles: Annotated[str | None, typer.Option(metavar="Q,Q", help="Quantiles, such as 0.05,0.5,0.95.")] = None,
     correlation: Annotated[bool, typer.Option("--correlation", help="The correlation of each two columns.")] = False,
     tests: Annotated[
         list[str] | None,
@@ -45,7 +38,6 @@ def stats(
             "--test",
             metavar="TEST",
             help="chi2:a,b; t:number,group; anova:number,group; survival:time,event[,group]. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     per_owner: Annotated[bool, typer.Option("--per-owner", help="Mean and sd of each owner, if all allow it.")] = False,
@@ -53,9 +45,7 @@ def stats(
     delta: DeltaOption = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.")] = None,
     scale: Annotated[
         bool, typer.Option("--scale", help="Print means and deviations as a line for site.toml and server.toml.")
     ] = False,

@@ -6,67 +6,53 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from winnow.cli.ask_owners import ExplainOption, FederationFile, FolderOption, OwnersOption, PersonKit
-from winnow.cli.options import AsJson
+from winnow.cli.options import AsJson, number_option
 
 if TYPE_CHECKING:
     from winnow.analytics.question import Question
 
 
-def _number(help: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(metavar="NUMBER", help=help, show_default=False)
-    return option
-
-
 def trees(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to grow trees on.", show_default=False)],
-    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.", show_default=False)],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to grow trees on.")],
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
     federation: FederationFile = None,
     kit: PersonKit = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Split these columns alone.", show_default=False)
-    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Split these columns alone.")] = None,
     positive: Annotated[
-        str | None,
-        typer.Option(metavar="VALUE", help="The value whose probability is predicted.", show_default=False),
+        str | None, typer.Option(metavar="VALUE", help="The value whose probability is predicted.")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            metavar="METHOD",
-            help="histogram (default), or trees that owners grow alone: bagging, cyclic, forest.",
-            show_default=False,
+            metavar="METHOD", help="histogram (default), or trees that owners grow alone: bagging, cyclic, forest."
         ),
     ] = None,
-    rounds: Annotated[int | None, _number("Rounds of boosting. Default: 100.")] = None,
-    depth: Annotated[int | None, _number("Of a tree. Default: 6.")] = None,
-    learning_rate: Annotated[float | None, _number("What a leaf's weight is multiplied by. Default: 0.1.")] = None,
-    bins: Annotated[int | None, _number("Of a column, at most. Default: 64.")] = None,
-    reg_lambda: Annotated[float | None, _number("λ, added to sums of second derivatives. Default: 1.")] = None,
-    reg_alpha: Annotated[float | None, _number("α, taken off sums of gradients. Default: 0.")] = None,
-    gamma: Annotated[float | None, _number("What a split has to gain. Default: 0.")] = None,
-    min_child_weight: Annotated[float | None, _number("Σh of a child, at least. Default: 1.")] = None,
-    minimum: Annotated[int | None, _number("Rows of a child, where more than owners demand.")] = None,
-    holdout: Annotated[float | None, _number("The share of rows that trees are measured by. Default: 0.")] = None,
-    early_stopping: Annotated[int | None, _number("Stop after so many rounds that do not help rows held out.")] = None,
+    rounds: Annotated[int | None, number_option("Rounds of boosting. Default: 100.")] = None,
+    depth: Annotated[int | None, number_option("Of a tree. Default: 6.")] = None,
+    learning_rate: Annotated[
+        float | None, number_option("What a leaf's weight is multiplied by. Default: 0.1.")
+    ] = None,
+    bins: Annotated[int | None, number_option("Of a column, at most. Default: 64.")] = None,
+    reg_lambda: Annotated[float | None, number_option("λ, added to sums of second derivatives. Default: 1.")] = None,
+    reg_alpha: Annotated[float | None, number_option("α, taken off sums of gradients. Default: 0.")] = None,
+    gamma: Annotated[float | None, number_option("What a split has to gain. Default: 0.")] = None,
+    min_child_weight: Annotated[float | None, number_option("Σh of a child, at least. Default: 1.")] = None,
+    minimum: Annotated[int | None, number_option("Rows of a child, where more than owners demand.")] = None,
+    holdout: Annotated[float | None, number_option("The share of rows that trees are measured by. Default: 0.")] = None,
+    early_stopping: Annotated[
+        int | None, number_option("Stop after so many rounds that do not help rows held out.")
+    ] = None,
     vertical: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="Another owner's table with columns of the same rows.", show_default=False),
+        str | None, typer.Option(metavar="TABLE", help="Another owner's table with columns of the same rows.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="With --vertical: match rows by it.", show_default=False)
-    ] = None,
-    overlap: Annotated[int | None, _number("With --vertical: rows in common, at least. Default: 1,000.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="COLUMN", help="With --vertical: match rows by it.")] = None,
+    overlap: Annotated[int | None, number_option("With --vertical: rows in common, at least. Default: 1,000.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Without masks: the server sees each owner's sums.")] = False,
-    seed: Annotated[int | None, _number("Of the rows held out. Default: 0.")] = None,
+    seed: Annotated[int | None, number_option("Of the rows held out. Default: 0.")] = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write XGBoost's model, as .json or .ubj.", show_default=False),
-    ] = None,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page about it.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write XGBoost's model, as .json or .ubj.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page about it.")] = None,
     explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:

@@ -21,7 +21,6 @@ def truth(
         typer.Argument(
             metavar="ANSWERS.csv|TABLE",
             help="A file with a row for each answer of a worker; with --in or --kit, a table of several owners.",
-            show_default=False,
         ),
     ],
     item: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the item.")] = "item",
@@ -30,7 +29,6 @@ def truth(
         typer.Option(
             metavar="COLUMN",
             help="The column with the worker; default: worker. Of a table: without it each owner is one worker.",
-            show_default=False,
         ),
     ] = None,
     label: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the answer.")] = "label",
@@ -38,12 +36,10 @@ def truth(
         str, typer.Option(metavar="METHOD", help="logistic, sum, dawid-skene; crh for numbers.")
     ] = "logistic",
     labels: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="The labels that are allowed; default: those that occur.", show_default=False),
+        str | None, typer.Option(metavar="A,B", help="The labels that are allowed; default: those that occur.")
     ] = None,
     iterations: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Iterations; default: 10, or 20 of dawid-skene.", min=1, show_default=False),
+        int | None, typer.Option(metavar="N", help="Iterations; default: 10, or 20 of dawid-skene.", min=1)
     ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="By secret shares between simulated participants; only sums are opened.")
@@ -56,23 +52,16 @@ def truth(
     ] = False,
     federation: Annotated[
         Path | None,
-        typer.Option(
-            "--in",
-            metavar="FILE",
-            help="Of a table: the file that declares it and simulates its owners.",
-            show_default=False,
-        ),
+        typer.Option("--in", metavar="FILE", help="Of a table: the file that declares it and simulates its owners."),
     ] = None,
     kit: PersonKit = None,
     owners: OwnersOption = None,
     folder: FolderOption = None,
     holders: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="A committee of N holds the shares; default: everybody.", show_default=False),
+        int | None, typer.Option(metavar="N", help="A committee of N holds the shares; default: everybody.")
     ] = None,
     threshold: Annotated[
-        int | None,
-        typer.Option(metavar="T", help="So many holders open a sum; default: more than half.", show_default=False),
+        int | None, typer.Option(metavar="T", help="So many holders open a sum; default: more than half.")
     ] = None,
     dropouts: Annotated[
         str, typer.Option(metavar="RULE", help="Of who leaves: kept (the last vector stays in the sums) or adaptive.")
@@ -81,16 +70,11 @@ def truth(
         float, typer.Option(metavar="P", help="The chance that a participant leaves in an iteration.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Who holds shares and who leaves follow from it.")] = 0,
-    csv: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write items.csv and participants.csv.", show_default=False),
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write items.csv and participants.csv.")] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Print trust as aggregate = {…} of a training, and nothing else.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.")] = None,
     explain: ExplainOption = False,
     as_json: AsJson = False,
 ) -> None:

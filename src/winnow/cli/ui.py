@@ -21,18 +21,13 @@ GIVING_WAY = 5
 def ui(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FOLDER…",
-            help="Folders with runs; default: runs. Or the word login or certificate.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FOLDER…", help="Folders with runs; default: runs. Or the word login or certificate."),
     ] = None,
     port: Annotated[int, typer.Option(metavar="PORT", help="Where to listen; 0 takes any that is free.")] = 8765,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="A loopback address of this machine.")] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     kit: Annotated[
-        Path | None,
-        typer.Option(metavar="KIT", help="Your kit: show its federation instead of runs.", show_default=False),
+        Path | None, typer.Option(metavar="KIT", help="Your kit: show its federation instead of runs.")
     ] = None,
     control: Annotated[
         bool, typer.Option("--control", help="With --kit: abort jobs, submit them again, stop and restart sites.")
@@ -40,14 +35,11 @@ def ui(
     project: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="With --control: the project.toml beside its CA; approve applications for kits.",
-            show_default=False,
+            metavar="FILE", help="With --control: the project.toml beside its CA; approve applications for kits."
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With certificate: the file to make; default: NAME.p12.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="With certificate: the file to make; default: NAME.p12.")
     ] = None,
 ) -> None:
     """Show runs as pages in a browser, on this machine alone: live curves, clients, comparisons, answers to questions.

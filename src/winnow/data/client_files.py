@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_formats import read_npz
+from winnow.data.file_formats import check_array_names, read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
@@ -82,7 +82,8 @@ def read_index(folder: Path) -> dict[str, NDArray[Any]]:
     path = folder / INDEX
     if not path.is_file():
         return {}
-    index = read_npz(path, ("files", "sizes"), ("classes", "names"))
+    wanted, also = ("files", "sizes"), ("classes", "names")
+    index = read_npz(path, wanted, also, known=(*wanted, *also))
     files, sizes = index["files"], index["sizes"]
     if files.dtype.kind != "U" or files.ndim != 1 or files.shape != sizes.shape or not len(files):
         raise DataError(f"{path}: files must list names and sizes must list numbers, one entry per client each")
@@ -118,6 +119,7 @@ def _rows(path: Path) -> int:
     """How many rows the array x of a file has, by its head."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("x.npy") as head:
+            check_array_names(path, (name.removesuffix(".npy") for name in archive.namelist()))
             read = npy.read_array_header_1_0 if npy.read_magic(head) == (1, 0) else npy.read_array_header_2_0
             shape = read(head)[0]
     except KeyError:

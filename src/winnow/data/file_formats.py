@@ -3,7 +3,8 @@
 import gzip
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from winnow.core import DataError
 
 OWN_FILE_TYPES = (".npz", ".csv", ".csv.gz", ".parquet")
 """The kinds of files that a user's own data may be in."""
+ROW_ARRAYS = ("x", "y", "owners", "keys")
+"""What an .npz file with rows may hold; not every command has a use for all of them."""
 
 
 def own_file_type(path: Path) -> str | None:
@@ -44,15 +47,28 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is a truncated or damaged gzip file ({error}); download it again") from error
 
 
-def read_npz(path: Path, wanted: Sequence[str], also: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The wanted arrays of an .npz file, and of the others those that it has."""
+def read_npz(
+    path: Path, wanted: Sequence[str], also: Sequence[str] = (), *, known: Sequence[str] = ROW_ARRAYS
+) -> dict[str, NDArray[Any]]:
+    """The wanted arrays of an .npz file, and of the others those that it has. It may hold `known` ones alone."""
     try:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
-            held = {key: arrays[key] for key in (*wanted, *also) if key in arrays}
             names = sorted(arrays)
+            for key in wanted:
+                if key not in names:
+                    raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
+            check_array_names(path, names, known)
+            return {key: arrays[key] for key in (*wanted, *also) if key in names}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
-    for key in wanted:
-        if key not in held:
-            raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
-    return held
+
+
+def check_array_names(path: Path, names: Iterable[str], known: Sequence[str] = ROW_ARRAYS) -> None:
+    """Refuse an array that nothing would be done with: a misspelt one would be missed without a word."""
+    for name in names:
+        if name not in known:
+            meant = "".join(f"did you mean '{near}'? " for near in get_close_matches(name, known, n=1))
+            raise DataError(
+                f"{path} holds an array '{name}', which would be ignored; {meant}Winnow knows {', '.join(known)}; "
+                "rename the array, or leave it out"
+            )

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import DataError, WinnowWarning
+from winnow.core import DataError, RunError, WinnowWarning
 from winnow.data.file_formats import read_npz
 from winnow.runs.atomic_write import one_line_errors, write_atomically
 
 DIGEST_BYTES = 16
+FILE_ARRAYS = ("digests", "features")
 
 
 def sample_digests(x: NDArray[Any]) -> list[bytes]:
@@ -48,20 +49,22 @@ class FeatureCache:
         return np.stack([self._known[digest] for digest in digests])
 
     def add(self, digests: Sequence[bytes], features: NDArray[np.float32]) -> None:
-        """Keep the features of these samples."""
+        """Keep the features of these samples. Where the file system refuses, what took hours stays in memory."""
         self._known |= dict(zip(digests, features, strict=True))
         if self._folder is None or not digests:
             return
-        name = sha256(b"".join(digests)).hexdigest()[:32]
-        with one_line_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            held = np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), DIGEST_BYTES)
-            write_atomically(self._folder / f"{name}.npz", lambda path: _save(path, held, features))
+        try:
+            with one_line_errors(self._folder):
+                _write(self._folder, digests, features)
+        except RunError as error:
+            told = f"features could not be kept ({error}); the run goes on, and another one encodes these samples again"
+            warnings.warn(told, WinnowWarning, stacklevel=2)
+            self._folder = None  # one warning is enough
 
     def _read(self, path: Path) -> None:
         """A file that is damaged, or that somebody else wrote, is left aside: its samples are encoded again."""
         try:
-            held = read_npz(path, ("digests", "features"))
+            held = read_npz(path, FILE_ARRAYS, known=FILE_ARRAYS)
             digests, features = held["digests"], held["features"]
             fits = digests.dtype == np.uint8 and digests.shape == (len(features), DIGEST_BYTES)
             fits = (
@@ -76,6 +79,12 @@ class FeatureCache:
             warnings.warn(f"{error}; its samples are encoded again", WinnowWarning, stacklevel=2)
             return
         self._known |= {row.tobytes(): kept for row, kept in zip(digests, features, strict=True)}
+
+
+def _write(folder: Path, digests: Sequence[bytes], features: NDArray[np.float32]) -> None:
+    name, held = sha256(b"".join(digests)).hexdigest()[:32], np.frombuffer(b"".join(digests), np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{name}.npz", lambda path: _save(path, held.reshape(-1, DIGEST_BYTES), features))
 
 
 def _save(path: Path, digests: NDArray[np.uint8], features: NDArray[np.float32]) -> None:

@@ -87,18 +87,23 @@ class Collect(Choice, AlgorithmPart):
         """Whoever gets sums only can serve no rule and no selection that looks at single updates."""
         if not self.sums_only:
             return None
-        own, rule, selector = (getattr(part, "name", "") for part in (self, whole.aggregate, whole.select))
+        rule, server, selector, client = (
+            getattr(part, "name", "") for part in (whole.aggregate, whole.server, whole.select, whole.client)
+        )
         if not whole.aggregate.needs_only_sums:
-            return (
-                f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
-                "set aggregate.name to 'partial' or 'full', or choose another collect.name"
-            )
-        if whole.server.sees_updates:
-            server = getattr(whole.server, "name", "")
-            return f'collect.name = "{own}" gives sums only, and server.name = {server!r} needs every update'
-        if whole.select.sees_updates:
-            return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
-        return None
+            fault = f"aggregate.name = {rule!r} needs every update"
+            if "client" in whole.aggregate.needs:
+                fault, instead = f"{fault} and belongs to client.name = {client!r}", "choose another algorithm"
+            else:
+                instead = "set aggregate.name to 'partial' or 'full'"
+        elif whole.server.sees_updates:
+            fault, instead = f"server.name = {server!r} needs every update", "choose another algorithm"
+        elif whole.select.sees_updates:
+            fault, instead = f"select.name = {selector!r} compares updates", "choose another select.name"
+        else:
+            return None
+        own = getattr(self, "name", "")
+        return f"collect.name = \"{own}\" gives sums only, and {fault}; {instead}, or set collect.name to 'plain'"
 
     def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
         """What sites do besides training: handlers for the protocol's steps, and filters around all others.

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from winnow.papers.normality_measures import QUANTILES, plotting_positions
 from winnow.papers.result_json_lines import DistributionResultLine, RunResultLine
 from winnow.report.colours import PALETTE, colour, translucent
-from winnow.report.figures import apply_layout
+from winnow.report.figures import apply_layout, set_round_axis
 
 GREY = "#888888"
 PANEL_HEIGHT = 150
@@ -32,7 +32,8 @@ def metric_curves(groups: Mapping[str, Sequence[RunResultLine]], metric: str, ta
             figure.add_trace(_curve(mean, name, colour(index), width=2.5, dash=dash))
     if target is not None:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": GREY})
-    figure.update_layout(xaxis_title="Round", yaxis_title=escape(metric), hovermode="closest")
+    figure.update_layout(yaxis_title=escape(metric), hovermode="closest")
+    set_round_axis(figure)
     return apply_layout(figure, height=380)
 
 

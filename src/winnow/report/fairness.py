@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from winnow.report.colours import colour, translucent
-from winnow.report.figures import apply_layout
+from winnow.report.figures import apply_layout, set_round_axis
 from winnow.report.number_format import MeanAndSd, mean_sd_text
 from winnow.report.plot_data import Groups, RunPlotData
 from winnow.report.tables import Cells
@@ -68,7 +68,8 @@ def fairness_bands(groups: Groups) -> go.Figure:
             figure.add_trace(
                 go.Scatter(x=tuned[:, 0], y=tuned[:, 1], name=f"{name}, tuned", mode="lines+markers", line=dotted)
             )
-    figure.update_layout(xaxis_title="Round", hovermode="closest")
+    figure.update_layout(hovermode="closest")
+    set_round_axis(figure)
     return apply_layout(figure, height=340)
 
 

@@ -17,6 +17,8 @@ BARS_UP_TO = 2_000
 NAMES_UP_TO = 40
 HEAT_ROWS_UP_TO = 120
 HEAT_COLUMNS_UP_TO = 500
+ROUND_TICKS_UP_TO = 20
+"""So many rounds have a tick each; of more, Plotly chooses some, and none between rounds."""
 MIN_RELATIVE_SCORE = 1e-3
 """Scores below this share of a uniform draw's look alike: such a client is all but excluded."""
 
@@ -26,11 +28,12 @@ AXES: dict[str, Callable[[HistoryPoint], float]] = {
     "Energy (Wh)": lambda point: point.joules / JOULES_PER_WH,
 }
 COUNTED_IN = {
-    "Round": {"x": "round", "per": 1},
+    "Round": {"x": "round", "per": 1, "ticks_up_to": ROUND_TICKS_UP_TO},
     "Device time (minutes)": {"x": "seconds", "per": 60},
     "Energy (Wh)": {"x": "joules", "per": JOULES_PER_WH},
 }
-"""Which column of metrics.csv an axis shows, in which unit: whoever follows a run adds its new rows by that."""
+"""Which column of metrics.csv an axis shows, in which unit: whoever follows a run adds its new rows by that, and leaves
+ticks to Plotly when there are more than so many rounds."""
 
 
 Line: TypeAlias = dict[str, Any]
@@ -77,6 +80,8 @@ def progress(groups: Groups, axis: str, metric: str | None = None) -> go.Figure:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
     axis_title = axis.replace("Device", clock(groups).capitalize())
     figure.update_layout(xaxis_title=axis_title, yaxis_title=escape(metric), hovermode="closest", meta=COUNTED_IN[axis])
+    if axis == "Round":
+        set_round_axis(figure)
     return apply_layout(figure, height=380)
 
 
@@ -188,7 +193,8 @@ def score_map(scores: ScoreHistory, run: ParticipationCounts) -> go.Figure:
     figure.update_yaxes(
         tickvals=places, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
     )
-    figure.update_xaxes(title="Round", showgrid=False)
+    figure.update_xaxes(showgrid=False)
+    set_round_axis(figure)
     return apply_layout(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
 
 
@@ -211,6 +217,14 @@ def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: Sequence[
 
 def _hover(rows: NDArray[np.float64]) -> NDArray[np.str_]:
     return np.array([[f"{value:.3g}" for value in row] for row in rows])
+
+
+def set_round_axis(figure: go.Figure) -> None:
+    """Rounds along the x axis, which are whole: an axis of few would have ticks at half rounds."""
+    rounds = np.concatenate([np.asarray(trace.x, np.float64) for trace in figure.data] or [np.zeros(0)])
+    figure.layout.xaxis.title = "Round"
+    if not len(rounds) or np.ptp(rounds) < ROUND_TICKS_UP_TO:
+        figure.layout.xaxis.dtick = 1
 
 
 def apply_layout(figure: go.Figure, *, height: int) -> go.Figure:

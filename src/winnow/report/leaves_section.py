@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from winnow.report.colours import colour
-from winnow.report.figures import AXES, COUNTED_IN, apply_layout, line, metric_curve
+from winnow.report.figures import AXES, COUNTED_IN, apply_layout, line, metric_curve, set_round_axis
 from winnow.report.markup import figure_html, html_table, section, subheading
 from winnow.report.model_quality import PSEUDO_LABELS
 from winnow.report.number_format import score_text
@@ -56,7 +56,8 @@ def leaf_curves(run: RunPlotData, leaves: list[str]) -> go.Figure:
     whole = metric_curve(run, run.label.evaluated_by, metric, AXES[axis])
     lines.append(line(whole, "together", colour(0), width=3, column=f"{run.label.evaluated_by}.{metric}"))
     figure = go.Figure(lines)
-    figure.update_layout(xaxis_title=axis, yaxis_title=escape(metric), hovermode="closest", meta=COUNTED_IN[axis])
+    figure.update_layout(yaxis_title=escape(metric), hovermode="closest", meta=COUNTED_IN[axis])
+    set_round_axis(figure)
     return apply_layout(figure, height=340)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from winnow.report.colours import PALETTE, colour
-from winnow.report.figures import COUNTED_IN, apply_layout
+from winnow.report.figures import COUNTED_IN, apply_layout, set_round_axis
 from winnow.report.markup import bullet_list, figure_html, html_table, paragraph, section, side_by_side, subheading
 from winnow.report.number_format import MISSING, MeanAndSd, mean_sd_text, score_text
 from winnow.report.plot_data import Groups, RunPlotData
@@ -63,7 +63,8 @@ def loss_curves(groups: Groups) -> go.Figure:
                     meta="loss" if data == TRAINING else f"{data}.loss",
                 )
             )
-    figure.update_layout(xaxis_title="Round", yaxis_title="Loss", hovermode="closest", meta=COUNTED_IN["Round"])
+    figure.update_layout(yaxis_title="Loss", hovermode="closest", meta=COUNTED_IN["Round"])
+    set_round_axis(figure)
     figure.update_yaxes(rangemode="tozero")
     return apply_layout(figure, height=340)
 

@@ -56,7 +56,7 @@ def spent_by_round(groups: Groups) -> go.Figure:
         for run in runs:
             for name in run.summary.privacy_spent:
                 figure.add_trace(_line(run, name, _called(algorithm, run, name), colour(index)))
-    figure.update_xaxes(title="Round")
+    figures.set_round_axis(figure)
     figure.update_yaxes(title="ε", rangemode="tozero")
     figure.update_layout(meta=figures.COUNTED_IN["Round"])
     return figures.apply_layout(figure, height=300)

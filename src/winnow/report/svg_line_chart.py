@@ -23,7 +23,7 @@ def svg_line_chart(curves: Mapping[str, Curve], *, x_title: str, y_title: str) -
     points = [point for curve in known.values() for point in curve]
     if not points:
         return ""
-    (left, right), (low, high) = _span([x for x, _ in points]), _span([y for _, y in points])
+    (left, right), (low, high) = _span([x for x, _ in points], 1.0), _span([y for _, y in points])
 
     def at(point: tuple[float, float]) -> str:
         x = LEFT + (point[0] - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -53,10 +53,10 @@ def svg_line_chart(curves: Mapping[str, Curve], *, x_title: str, y_title: str) -
     )
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """From the least to the largest; a little around one value alone."""
+def _span(values: Sequence[float], around_one: float | None = None) -> tuple[float, float]:
+    """From the least to the largest; around one value alone so much, or else a little."""
     low, high = min(values), max(values)
-    around = 0.0 if high > low else abs(low) / 10 or 1.0
+    around = 0.0 if high > low else around_one or abs(low) / 10 or 1.0
     return low - around, high + around
 
 

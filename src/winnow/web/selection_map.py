@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from winnow.core import AnyEvent, Selected
 from winnow.report.colours import PALETTE
-from winnow.report.figures import HEAT_ROWS_UP_TO, NAMES_UP_TO, apply_layout
+from winnow.report.figures import HEAT_ROWS_UP_TO, NAMES_UP_TO, apply_layout, set_round_axis
 from winnow.report.plot_data import ParticipationCounts
 
-COLUMNS_UP_TO, GAPS_UP_TO, TICKS_UP_TO = 200, 60, 20
+COLUMNS_UP_TO, GAPS_UP_TO = 200, 60
 """Of more rounds than this, neighbouring ones share a column."""
 
 
@@ -35,7 +35,8 @@ def selection_map(events: Iterable[AnyEvent], clients: ParticipationCounts) -> g
     rows = counts / width / np.bincount(row_of, minlength=len(names))[:, None]
     rounds = first + width * np.arange(counts.shape[1])
     figure = go.Figure(_heat(rows, rounds, names, width))
-    figure.update_xaxes(title="Round", showgrid=False, dtick=1 if last - first < TICKS_UP_TO else None)
+    figure.update_xaxes(showgrid=False)
+    set_round_axis(figure)
     shown = names if len(names) <= NAMES_UP_TO else [""] * len(names)
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=shown, autorange="reversed", showgrid=False, automargin=True

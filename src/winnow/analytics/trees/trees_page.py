@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from winnow.analytics.trees.boosted_trees import BoostedTrees
 from winnow.core.join_names import counted
 from winnow.report.colours import colour, translucent
-from winnow.report.figures import apply_layout
+from winnow.report.figures import apply_layout, set_round_axis
 from winnow.report.markup import bullet_list, card, cards, figure_html, html_table, section, side_by_side
 from winnow.report.number_format import number_text
 
@@ -56,7 +56,7 @@ def curve_figure(trees: BoostedTrees) -> go.Figure:
         if points:
             rounds, losses = zip(*points, strict=True)
             figure.add_trace(go.Scatter(x=rounds, y=losses, name=name, mode="lines", line={"color": colour(place)}))
-    figure.update_xaxes(title="Round")
+    set_round_axis(figure)
     figure.update_yaxes(title=trees.answer["metric"])
     return apply_layout(figure, height=320)
 

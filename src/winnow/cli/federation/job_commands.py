@@ -14,9 +14,7 @@ from winnow.cli.options import AlgorithmName, Plugins, Rounds, Seed, Sets
 
 @requires_deploy_extra
 def submit(
-    source: Annotated[
-        str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.")],
     kit: KitOption,
     algorithm: AlgorithmName = None,
     seed: Seed = None,
@@ -24,23 +22,16 @@ def submit(
     sets: Sets = None,
     plugins: Plugins = None,
     name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The name of the job; made from the title if omitted.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="The name of the job; made from the title if omitted.")
     ] = None,
-    sites: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="The sites that take part.", show_default=False)
-    ] = None,
+    sites: Annotated[str | None, typer.Option(metavar="A,B,…", help="The sites that take part.")] = None,
     min_sites: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Start when this many sites have accepted.", show_default=False),
+        int | None, typer.Option(min=1, metavar="N", help="Start when this many sites have accepted.")
     ] = None,
-    priority: Annotated[
-        int | None, typer.Option(metavar="N", help="Jobs with a higher priority start first.", show_default=False)
-    ] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Jobs with a higher priority start first.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --wait: download the result to this folder.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="With --wait: download the result to this folder.")
     ] = None,
 ) -> None:
     """Submit a job to a federation: the same file that `winnow run` simulates."""
@@ -86,9 +77,7 @@ def _goes_on(job: str, kit: Path) -> str:
 def clone(
     job: JobName,
     kit: KitOption,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The name of the new job.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The name of the new job.")] = None,
 ) -> None:
     """Submit an earlier job again, in your own name."""
     with connected(kit) as connection:
@@ -99,9 +88,7 @@ def clone(
 def abort(
     job: JobName,
     kit: KitOption,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="The reason, for the log and the other users.", show_default=False)
-    ] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log and the other users.")] = "",
 ) -> None:
     """Abort a job. The result of its committed rounds can still be downloaded."""
     from winnow.cli.console import answer
@@ -114,9 +101,7 @@ def abort(
 def download(
     job: JobName,
     kit: KitOption,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run folder to write; default: runs/JOB.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder to write; default: runs/JOB.")] = None,
 ) -> None:
     """Download the result of a job so far as a run folder, for `winnow show` and `winnow report`."""
     with connected(kit) as connection:

@@ -22,14 +22,7 @@ local = typer.Typer(
 
 NumberOfSites: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--sites",
-        metavar="N",
-        min=1,
-        max=200,
-        help=f"The number of sites; default: {DEFAULT_SITES}.",
-        show_default=False,
-    ),
+    typer.Option("--sites", metavar="N", min=1, max=200, help=f"The number of sites; default: {DEFAULT_SITES}."),
 ]
 
 
@@ -43,16 +36,14 @@ def size(context: typer.Context, sites: NumberOfSites = None) -> None:
 @requires_deploy_extra
 def run(
     context: typer.Context,
-    source: Annotated[
-        str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.")],
     sites: NumberOfSites = None,
     algorithm: AlgorithmName = None,
     seed: Seed = None,
     rounds: Rounds = None,
     sets: Sets = None,
     plugins: Plugins = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.")] = None,
     data: DataFolder = None,
     quiet: Quiet = False,
 ) -> None:

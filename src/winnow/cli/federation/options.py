@@ -10,14 +10,10 @@ if TYPE_CHECKING:
     from winnow.deploy.client.connection import Connection
 
 KIT = typer.Option(
-    "--kit",
-    metavar="KIT",
-    envvar="WINNOW_KIT",
-    help="Your kit: the folder that the project owner gave you.",
-    show_default=False,
+    "--kit", metavar="KIT", envvar="WINNOW_KIT", help="Your kit: the folder that the project owner gave you."
 )
 KitOption: TypeAlias = Annotated[Path, KIT]
-JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job.", show_default=False)]
+JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job.")]
 
 
 def to_the_minute(at: float) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 sites = typer.Typer(rich_markup_mode="rich")
 
-SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The name of a site.", show_default=False)]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The name of a site.")]
 
 
 @sites.callback(

@@ -23,7 +23,7 @@ from winnow.papers.srpfl.linear_speedup import (
 )
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour, translucent
-from winnow.report.figures import apply_layout
+from winnow.report.figures import apply_layout, set_round_axis
 from winnow.report.number_format import mean_sd_text
 
 POPULATIONS = tuple(2**power for power in range(6, 13))
@@ -220,7 +220,7 @@ def contraction_figure(line: LinearCaseResultLine) -> go.Figure:
         look = {"color": colour(index), "width": 2}
         figure.add_trace(go.Scatter(x=np.arange(len(distances)), y=distances, mode="lines", name=name, line=look))
     figure.add_hline(y=TARGET_FACTOR * line.floor, line={"dash": "dash", "width": 1, "color": GREY})
-    figure.update_xaxes(title="Round")
+    set_round_axis(figure)
     figure.update_yaxes(type="log", title="dist(B, B*)")
     return apply_layout(figure, height=380)
 

@@ -69,6 +69,8 @@ function addRows(plot, rows) {
     const x = known.map(row => row[along] / per), y = known.map(row => row[line.meta]);
     Plotly.extendTraces(plot, {x: [x], y: [y]}, [place]);
   });
+  const {dtick, range} = plot.layout.xaxis;
+  if (dtick === 1 && range[1] - range[0] > plot.layout.meta.ticks_up_to) Plotly.relayout(plot, {"xaxis.dtick": null});
 }
 
 // Sections of a run's page, but for the curves that grow by themselves: drawn anew as rounds are committed, at most so often
