@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from pausing import Nobody
 from wiring import SpoolService, papers, serving
 
 from winnow.core import ConfigError
@@ -333,6 +334,17 @@ def test_a_reconnecting_link_gives_up_or_is_closed(scheme: str) -> None:
     threading.Timer(0.3, patient.close).start()
     with pytest.raises(UnreachableError, match="closed"):
         patient.call(ping())
+
+
+@pytest.mark.parametrize("retry_seconds", [0.0, 1.0, 20.0, 60.0])
+def test_a_reconnecting_link_tries_until_its_time_is_up(retry_seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its pauses are by then: a server may start in the last second."""
+    nobody = Nobody(monkeypatch)
+    link = ReconnectingLink(["memory://nobody"], lambda url: nobody, retry_seconds=retry_seconds)
+    with pytest.raises(UnreachableError):
+        link.call(GetStatus())
+    assert nobody.attempts[0] == 0.0
+    assert nobody.attempts[-1] == pytest.approx(retry_seconds)
 
 
 def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> None:
