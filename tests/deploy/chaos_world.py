@@ -32,7 +32,7 @@ from waiting import eventually
 from winnow.config.resolve import resolve
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.connection import connect
-from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.experiment.prepare_clients import data_settings_for

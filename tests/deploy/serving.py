@@ -1,7 +1,6 @@
 """A federation with real certificates for the tests of the server: sites are threads that do as they are told."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -62,12 +61,6 @@ PLENTY = Resources(cpus=4.0, memory_mb=4096, gpus=0)
 STALL = 4.0
 """Seconds after which a server that is there but says nothing is given up. The long poll takes a heartbeat longer."""
 QUICK = Backoff(first=0.05, longest=0.3)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def project_of(ports: tuple[int, ...]) -> Project:

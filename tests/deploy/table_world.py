@@ -17,7 +17,8 @@ from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.deploy.client.connection import Connection, connect
-from winnow.deploy.client.local_federation import free_port, start_process
+from winnow.deploy.client.free_port import free_port
+from winnow.deploy.client.local_federation import start_process
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 

@@ -14,8 +14,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from https_browser import HttpsBrowser
-from serving import World, a_world, eventually, federation, free_port, project_of
+from serving import World, a_world, eventually, federation, project_of
 from test_ui_federation import Browser
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")

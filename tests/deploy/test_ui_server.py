@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 from https_browser import HttpsBrowser
 from papers import kit_of, provision
-from serving import World, a_world, eventually, federation, free_port, job_config, project_of, server_here
+from serving import World, a_world, eventually, federation, job_config, project_of, server_here
 from test_ui_federation import ACTIONS, OTHER_POLICY, PAGES, TARGETS, with_policy
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")

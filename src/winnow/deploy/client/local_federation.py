@@ -19,6 +19,7 @@ from winnow.core import RunError
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.bundle import JobDescription
 from winnow.deploy.client.connection import Connection, connect
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, environment
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
@@ -61,8 +62,8 @@ def local_federation(
     """
     names = [f"site-{number}" for number in range(1, sites + 1)]
     described.check_parties(names)
-    port = port or free_port()
     split_into_folders(described.data, described.seed, sites, folder / "data", data_directory)
+    port = port or free_port()
     _provision(folder, names, port)
     _configure(folder, names, described.data.name, listen or port, own_code=bool(described.files))
     with _running_processes(folder, names) as processes, connect(_kit(folder, LOCAL_USER)) as connection:
@@ -102,12 +103,6 @@ def start_process(folder: Path, name: str) -> "subprocess.Popen[bytes]":
 
 def _kit(folder: Path, name: str) -> Path:
     return folder / "project" / "kits" / name
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _provision(folder: Path, names: Sequence[str], port: int) -> None:
