@@ -28,7 +28,7 @@ from pathlib import Path
 import tomli_w
 from sqlalchemy import create_engine, text
 
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.connection import connect
@@ -179,7 +179,7 @@ class World:
     def running(self, name: str = "job", *, rounds: int = LONG) -> Iterator[None]:
         """Everything is started, and a job of short rounds runs."""
         self.start_all()
-        with connect(self.kit(PERSON)) as connection:
+        with connect(self.kit(PERSON), PATIENCE) as connection:
             connection.submit("demo", sets=SETTINGS, rounds=rounds, seed=SEED, min_sites=len(self.sites), name=name)
             self.wait_for_rounds(2)
             yield

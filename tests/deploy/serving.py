@@ -83,7 +83,7 @@ def tls(kit: Kit) -> Tls:
     return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
 
 
-def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = 30.0) -> ReconnectingLink:
+def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = PATIENCE) -> ReconnectingLink:
     return ReconnectingLink(
         endpoints, lambda url: open_link(url, tls(kit), stall=STALL), backoff=QUICK, retry_seconds=retry_seconds
     )
