@@ -12,6 +12,7 @@ import pytest
 from pausing import Nobody
 from wiring import SpoolService, papers, serving
 
+from waiting import PATIENCE
 from winnow.core import ConfigError
 from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
@@ -194,7 +195,7 @@ def test_closing_a_link_ends_what_waits(link: ServerLink, service: SpoolService)
         list(link.follow(FollowLog(job="j")))
     with pytest.raises(UnreachableError):
         link.call(ping())
-    assert service.gone.wait(5)
+    assert service.gone.wait(60)
 
 
 def test_a_reader_who_goes_away_ends_the_stream(link: ServerLink, service: SpoolService) -> None:
@@ -266,7 +267,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
 
     def stalling() -> Iterator[bytes]:
         yield data[:CHUNK]
-        go_on.wait(60)
+        go_on.wait(PATIENCE)
         yield data[CHUNK:]
 
     with serving(address(scheme), service, stall=0.3) as server:
@@ -275,7 +276,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
         with pytest.raises(RequestRefusedError, match=r"no data transferred for 0\.3 seconds") as refused:
             link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
         assert refused.value.retry
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < PATIENCE
         go_on.set()
         assert link.call(GetUploadedSize(job="j", blob=blob_of(data))) == UploadedSize(size=CHUNK)
         link.close()
