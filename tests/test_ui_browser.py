@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from bench.ui import finished_round, write_run
 
 from waiting import eventually
 from winnow.core import Selected
+from winnow.deploy.client.free_port import free_port
 from winnow.runs.event_log import encode_event
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -178,9 +178,7 @@ def test_a_new_round_and_a_new_run_appear_by_themselves(browser: Browser, addres
 def test_a_page_comes_back_with_its_server(browser: Browser, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     write_run(runs / "live", "fedavg", 1, rounds=ROUNDS, finished=False)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with started(runs, port, tmp_path) as address:
         run, listed = Watched(browser, address, 1440, "light"), Watched(browser, address, 1440, "light")
         run.open(keys(run)["live"])

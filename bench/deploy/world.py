@@ -13,7 +13,8 @@ import numpy as np
 import tomli_w
 
 from winnow.deploy.client.connection import Connection, connect
-from winnow.deploy.client.local_federation import free_port, start_process
+from winnow.deploy.client.free_port import free_port
+from winnow.deploy.client.local_federation import start_process
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 

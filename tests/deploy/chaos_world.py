@@ -28,11 +28,11 @@ from pathlib import Path
 import tomli_w
 from sqlalchemy import create_engine, text
 
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.connection import connect
-from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.experiment.prepare_clients import data_settings_for
@@ -179,7 +179,7 @@ class World:
     def running(self, name: str = "job", *, rounds: int = LONG) -> Iterator[None]:
         """Everything is started, and a job of short rounds runs."""
         self.start_all()
-        with connect(self.kit(PERSON)) as connection:
+        with connect(self.kit(PERSON), PATIENCE) as connection:
             connection.submit("demo", sets=SETTINGS, rounds=rounds, seed=SEED, min_sites=len(self.sites), name=name)
             self.wait_for_rounds(2)
             yield

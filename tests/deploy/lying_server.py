@@ -10,7 +10,7 @@ from typing import Any
 from papers import a_project, kit_of, provision
 from transport_server import running_server
 
-from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.blob_transfer_server import receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError

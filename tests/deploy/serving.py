@@ -1,7 +1,6 @@
 """A federation with real certificates for the tests of the server: sites are threads that do as they are told."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -64,12 +63,6 @@ STALL = 4.0
 QUICK = Backoff(first=0.05, longest=0.3)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def project_of(ports: tuple[int, ...]) -> Project:
     """Servers at these ports, three sites, and a person of each role."""
     servers = [
@@ -90,7 +83,7 @@ def tls(kit: Kit) -> Tls:
     return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
 
 
-def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = 30.0) -> ReconnectingLink:
+def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = PATIENCE) -> ReconnectingLink:
     return ReconnectingLink(
         endpoints, lambda url: open_link(url, tls(kit), stall=STALL), backoff=QUICK, retry_seconds=retry_seconds
     )

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from waiting import eventually
+from waiting import PATIENCE
 from winnow.analytics.question import MergedTerms, QueryTerms, Question, merge_terms
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.deploy.client.connection import Connection, connect
-from winnow.deploy.client.local_federation import free_port, start_process
+from winnow.deploy.client.free_port import free_port
+from winnow.deploy.client.local_federation import start_process, wait_until_connected
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
@@ -58,10 +59,10 @@ class TableWorld:
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
         self.folder, self.sites = folder, tuple(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        port = free_port()
+        self.port = free_port()
         project = Project(
             name="tables",
-            servers=(ProjectServer(name="server", organisation="Institute", hosts=("127.0.0.1",), port=port),),
+            servers=(ProjectServer(name="server", organisation="Institute", hosts=("127.0.0.1",), port=self.port),),
             sites=tuple(ProjectSite(name=name, organisation=name.title()) for name in sites),
             people=tuple(ProjectPerson(name=name, organisation="Institute", role="lead") for name in ("ana", "bo")),
             validity_days=7,
@@ -69,7 +70,7 @@ class TableWorld:
         with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as provisioner:
             for _ in provisioner.issue_missing():
                 pass
-        (self.kit("server") / "server.toml").write_text(f'listen = "127.0.0.1:{port}"\n')
+        (self.kit("server") / "server.toml").write_text(f'listen = "127.0.0.1:{self.port}"\n')
         for number, name in enumerate(sites):
             self.configure(name, stays(number))
 
@@ -118,8 +119,8 @@ def running(world: TableWorld) -> Iterator[Connection]:
     """All processes, and ana's connection once all sites are there."""
     world.start("server", *world.sites)
     try:
-        with connect(world.kit("ana"), retry_seconds=60.0) as connection:
-            eventually(lambda: sum(site.connected for site in connection.sites()) == len(world.sites))
+        with connect(world.kit("ana"), retry_seconds=PATIENCE) as connection:
+            wait_until_connected(world.folder, world.processes, connection, world.port)
             yield connection
     finally:
         for process in world.processes.values():

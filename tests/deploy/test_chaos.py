@@ -13,6 +13,7 @@ from chaos_world import SEED, SETTINGS, World
 from postgres import cluster, fresh_database
 from safetensors.torch import load_file
 
+from waiting import PATIENCE
 from winnow.config.resolve import resolve
 from winnow.deploy.client.connection import connect
 from winnow.experiment.run import run_experiment
@@ -37,7 +38,7 @@ def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: W
     run_experiment(experiment, out=tmp_path / "simulated")
     world.start_all()
     dice, failovers = random.Random(3), list[float]()
-    with connect(world.kit("me")) as connection:
+    with connect(world.kit("me"), PATIENCE) as connection:
         job = connection.submit("demo", sets=SETTINGS, rounds=ROUNDS, seed=SEED, min_sites=len(world.sites))
         over = threading.Event()
 

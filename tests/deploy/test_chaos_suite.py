@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from winnow.config.resolve import resolve
 from winnow.deploy.client.connection import connect
-from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.client.unsigned_requests import SubmittedJob
 from winnow.experiment.run import run_experiment
 

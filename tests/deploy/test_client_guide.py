@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,15 +13,10 @@ import pytest
 import winnow
 from command_line import call
 from waiting import eventually
+from winnow.deploy.client.free_port import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deployment.md"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def steps(text: str) -> list[tuple[str, str, str]]:

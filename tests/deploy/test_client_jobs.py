@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import winnow
 from command_line import Outcome, call
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.core import RunError, WinnowError
 from winnow.deploy.client.bundle import describe_job
@@ -252,7 +252,7 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
     eventually(lambda: "site-1" in connected(me), "site-1 again")
     assert processes["site-1"].poll() is None, "it is the same process"
     assert command("sites", "stop", "site-2").out == "site-2 stops\n"
-    assert processes["site-2"].wait(30) == 0
+    assert processes["site-2"].wait(PATIENCE) == 0
     eventually(lambda: connected(me) == {"site-1"}, "site-2 has gone")
     processes["site-2"] = start_process(federation.folder, "site-2")
     eventually(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import call
+from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RunError
 from winnow.data.split_into_site_folders import split_into_folders
@@ -54,15 +55,16 @@ def processes_of(folder: Path) -> list[str]:
 def test_an_interrupt_leaves_no_process_and_no_folder(ending: signal.Signals, tmp_path: Path) -> None:
     running = begun(tmp_path, "demo", "--rounds", "500", "--set", "data.clients=6", "--out", "run")
     temporary = tmp_path / "temporary"
-    deadline = time.monotonic() + 60
-    while len(processes_of(temporary)) < 3:  # a server and two sites
-        assert time.monotonic() < deadline
+
+    def all_started() -> bool:
         assert running.poll() is None, running.communicate()
-        time.sleep(0.1)
+        return len(processes_of(temporary)) >= 3  # a server and two sites
+
+    eventually(all_started)
     running.send_signal(ending)
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)  # an impatient second one
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     assert said.splitlines()[-1] == "winnow: stopped; all processes have ended and their files are deleted"
     assert processes_of(temporary) == []
@@ -79,7 +81,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
     )
     running = begun(tmp_path, "program.py")
     try:
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     finally:
         running.terminate()
     assert running.returncode == 2

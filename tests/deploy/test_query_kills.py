@@ -9,7 +9,7 @@ import pytest
 from killing import jobs_begun, noisy_answer, strike, submission_of
 from table_world import TableWorld, running
 
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.analytics.question import read_question
 from winnow.core import RunError
 from winnow.deploy.client.connection import connect
@@ -42,7 +42,7 @@ def test_fifty_kills_show_no_second_noise_and_free_no_budget(tmp_path: Path) -> 
     question, price = read_question({"kind": "query", "sql": SQL, "epsilon": EPSILON}), rho_of(EPSILON, 1e-6)
     booked = dict.fromkeys(SITES, 0.0)
     answered = 0
-    with running(world) as connection, connect(world.kit("bo"), retry_seconds=60.0) as watching:
+    with running(world) as connection, connect(world.kit("bo"), retry_seconds=PATIENCE) as watching:
         for asked in range(1, MOST + 1):
             answers, lines = list[DeployedAnswer](), list[str]()
 

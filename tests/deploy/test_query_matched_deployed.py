@@ -85,5 +85,5 @@ def test_two_sites_join_their_tables_as_duckdb_does(connection: Connection) -> N
 
 @deployed
 def test_a_site_that_forbids_match_joins_nothing(world: TableWorld) -> None:
-    with pytest.raises((ConfigError, RunError), match="forbids match"):
-        connect(world.kit("bo")).query(SQL)
+    with connect(world.kit("bo")) as bo, pytest.raises((ConfigError, RunError), match="forbids match"):
+        bo.query(SQL)

@@ -9,7 +9,7 @@ import pytest
 from killing import jobs_begun, noisy_answer, strike, submission_of
 from table_world import NOISE_RULE, TableWorld, running
 
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.analytics.stats.statistics_question import StatisticsQuestion
 from winnow.deploy.client.connection import connect
 from winnow.deploy.client.submit_question import DeployedAnswer
@@ -29,7 +29,7 @@ def test_a_kill_shows_no_second_noise_and_frees_no_budget(tmp_path: Path, what: 
     world, rng = TableWorld(tmp_path, SITES), np.random.default_rng(18)
     world.allow(NOISE_RULE)
     question = StatisticsQuestion(table="stays", by=("ward",), epsilon=EPSILON)
-    with running(world) as connection, connect(world.kit("bo"), retry_seconds=60.0) as watching:
+    with running(world) as connection, connect(world.kit("bo"), retry_seconds=PATIENCE) as watching:
         for asked in range(1, 4):
             answers: list[DeployedAnswer] = []
             asking = threading.Thread(target=lambda into=answers: into.append(connection.ask(question, timeout=120)))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from papers import kit_of
-from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, of
+from serving import Person, ScriptedSite, ServerProcess, eventually, federation, job_config, of
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.wire.messages import (
     AssignTask,
     Blob,

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from papers import audit_problems, kit_of
 from postgres import fresh_database
-from serving import eventually, federation, free_port
+from serving import eventually, federation
 
 from winnow.cli.audit import _shared_database, _table
 from winnow.core import ConfigError, WinnowError
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.server.app import own_address, run_server
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.config import ServerConfig

@@ -15,13 +15,13 @@ from serving import (
     check_rounds,
     eventually,
     federation,
-    free_port,
     job_config,
     rounds_in,
     sites,
     tls,
 )
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError

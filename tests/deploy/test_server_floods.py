@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from chaos_proxy import unsteady
 from papers import kit_of
-from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, project_of
+from serving import Person, ScriptedSite, ServerProcess, eventually, federation, job_config, project_of
 from test_server_bounds import peak_mb
 from wiring import SpoolService, papers, serving
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.wire import grpc_server

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from papers import a_project, kit_of
-from serving import ScriptedSite, World, a_world, eventually, federation, free_port, job_config, of, signed
+from serving import ScriptedSite, World, a_world, eventually, federation, job_config, of, signed
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.server.blob_store import FileBlobStore
 from winnow.deploy.trust.audit_chain import AuditEntry

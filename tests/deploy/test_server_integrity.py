@@ -13,11 +13,11 @@ from serving import (
     check_result,
     eventually,
     federation,
-    free_port,
     job_config,
     sites,
 )
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import FollowLog, GetJobResult
 

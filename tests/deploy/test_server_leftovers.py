@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from papers import kit_of
-from serving import Person, ServerProcess, World, a_world, eventually, federation, free_port, job_config
+from serving import Person, ServerProcess, World, a_world, eventually, federation, job_config
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.server.audit_throttle import MAX_ENTRIES, WINDOW_SECONDS, AuditThrottle
 from winnow.deploy.server.blob_transfers import MAX_UPLOADS, UPLOAD_EXPIRY_SECONDS
 from winnow.deploy.trust.audit_chain import AuditEntry

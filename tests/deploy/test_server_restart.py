@@ -17,11 +17,12 @@ from serving import (
     check_rounds,
     eventually,
     federation,
-    free_port,
     job_config,
     rounds_in,
     sites,
 )
+
+from winnow.deploy.client.free_port import free_port
 
 ROUNDS = 15
 

@@ -15,6 +15,7 @@ import pytest
 from papers import a_project
 from siting import POLICY, WORKER, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.sandbox import isolation
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE
 from winnow.deploy.sandbox.child_entry_point import WORKER_MODULE as REAL_WORKER
@@ -46,24 +47,19 @@ def winnow_site(world: World, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, free_port: int) -> World:
-    server = {"name": "server-1", "organisation": "Institute", "hosts": ["localhost"], "port": free_port}
+def world(tmp_path: Path, port: int) -> World:
+    server = {"name": "server-1", "organisation": "Institute", "hosts": ["localhost"], "port": port}
     return World(tmp_path / "project", project=a_project(servers=[server]))
 
 
 @pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        port: int = line.getsockname()[1]
-        return port
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture
-def server(world: World, script: Script, free_port: int) -> Iterator[Any]:
-    with serving(world, script, f"grpc://localhost:{free_port}") as running:
+def server(world: World, script: Script, port: int) -> Iterator[Any]:
+    with serving(world, script, f"grpc://localhost:{port}") as running:
         yield running
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from test_client_guide import free_port, in_background
+from test_client_guide import in_background
 
 import winnow
 from command_line import call
 from waiting import eventually
+from winnow.deploy.client.free_port import free_port
 
 pytestmark = pytest.mark.slow(part="deploy")
 

@@ -14,8 +14,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from https_browser import HttpsBrowser
-from serving import World, a_world, eventually, federation, free_port, project_of
+from serving import PATIENCE, World, a_world, eventually, federation, project_of
 from test_ui_federation import Browser
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")
@@ -59,7 +61,7 @@ class Project:
         return self.stranger().request("POST", path, headers, json.dumps(content).encode())
 
     def connection(self, name: str) -> Connection:
-        return Connection(replace(self.world.kit(name), endpoints=(self.world.url,)), retry_seconds=5.0)
+        return Connection(replace(self.world.kit(name), endpoints=(self.world.url,)), retry_seconds=PATIENCE)
 
     def hand_in(self, folder: Path) -> str:
         answer = self.post("/apply", application=(folder / "application.json").read_text())
@@ -134,7 +136,7 @@ def test_a_kit_is_applied_for_approved_collected_once_and_works(project: Project
     assert (kit.name, kit.organisation, kit.role) == (name, 'Plant "B" & Söhne', role)
     assert Kit.load(folder, "person" if role else "site").key.public_key() == applied.key
     if role:
-        with Connection(replace(kit, endpoints=(project.world.url,)), retry_seconds=5.0) as connection:
+        with Connection(replace(kit, endpoints=(project.world.url,)), retry_seconds=PATIENCE) as connection:
             assert connection.jobs() == []
     said = list_audit(project)
     assert "handed out" in said

@@ -75,7 +75,7 @@ class Browser(WebClient):
 
 
 def connection_of(world: World, name: str) -> Connection:
-    return Connection(replace(kit_of(world.kits, name), endpoints=(world.url,)), retry_seconds=5.0)
+    return Connection(replace(kit_of(world.kits, name), endpoints=(world.url,)), retry_seconds=PATIENCE)
 
 
 @pytest.fixture

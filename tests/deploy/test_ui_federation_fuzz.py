@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from serving import a_world, eventually, federation, free_port, job_config, project_of
+from serving import a_world, eventually, federation, job_config, project_of
 from test_ui_applications import OwnersBrowser, Project, written
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 from https_browser import HttpsBrowser
 from papers import kit_of, provision
-from serving import World, a_world, eventually, federation, free_port, job_config, project_of, server_here
+from serving import PATIENCE, World, a_world, eventually, federation, job_config, project_of, server_here
 from test_ui_federation import ACTIONS, OTHER_POLICY, PAGES, TARGETS, with_policy
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 pytest.importorskip("fastapi")
@@ -56,7 +58,7 @@ class Pages:
         )
 
     def connection(self, name: str) -> Connection:
-        return Connection(replace(self.world.kit(name), endpoints=(self.world.url,)), retry_seconds=5.0)
+        return Connection(replace(self.world.kit(name), endpoints=(self.world.url,)), retry_seconds=PATIENCE)
 
     def link(self, name: str) -> str:
         with self.connection(name) as connection:
@@ -142,7 +144,7 @@ def test_a_link_is_for_the_person_who_asks_for_it(pages: Pages) -> None:
     admin, site = pages.world.kit("the-admin"), pages.world.kit("plant-a")
     with pages.connection("the-member") as member, pytest.raises(RequestRefusedError, match="that person's own"):
         member._ask(OpenLogin(certificate=admin.certificate_pem), OpenLogin)
-    link = Connection(replace(site, endpoints=(pages.world.url,)), retry_seconds=5.0)
+    link = Connection(replace(site, endpoints=(pages.world.url,)), retry_seconds=PATIENCE)
     with link, pytest.raises(RequestRefusedError):
         link.login_link()
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import uvicorn
-from serving import a_world, eventually, federation, free_port, job_config, project_of
+from serving import a_world, eventually, federation, job_config, project_of
 from test_ui_applications import Project, apply, written
+
+from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

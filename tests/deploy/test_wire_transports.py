@@ -9,8 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from pausing import Nobody
 from wiring import SpoolService, papers, serving
 
+from waiting import PATIENCE
 from winnow.core import ConfigError
 from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
@@ -193,7 +195,7 @@ def test_closing_a_link_ends_what_waits(link: ServerLink, service: SpoolService)
         list(link.follow(FollowLog(job="j")))
     with pytest.raises(UnreachableError):
         link.call(ping())
-    assert service.gone.wait(5)
+    assert service.gone.wait(60)
 
 
 def test_a_reader_who_goes_away_ends_the_stream(link: ServerLink, service: SpoolService) -> None:
@@ -265,7 +267,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
 
     def stalling() -> Iterator[bytes]:
         yield data[:CHUNK]
-        go_on.wait(60)
+        go_on.wait(PATIENCE)
         yield data[CHUNK:]
 
     with serving(address(scheme), service, stall=0.3) as server:
@@ -274,7 +276,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
         with pytest.raises(RequestRefusedError, match=r"no data transferred for 0\.3 seconds") as refused:
             link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
         assert refused.value.retry
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < PATIENCE
         go_on.set()
         assert link.call(GetUploadedSize(job="j", blob=blob_of(data))) == UploadedSize(size=CHUNK)
         link.close()
@@ -333,6 +335,17 @@ def test_a_reconnecting_link_gives_up_or_is_closed(scheme: str) -> None:
     threading.Timer(0.3, patient.close).start()
     with pytest.raises(UnreachableError, match="closed"):
         patient.call(ping())
+
+
+@pytest.mark.parametrize("retry_seconds", [0.0, 1.0, 20.0, 60.0])
+def test_a_reconnecting_link_tries_until_its_time_is_up(retry_seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its pauses are by then: a server may start in the last second."""
+    nobody = Nobody(monkeypatch)
+    link = ReconnectingLink(["memory://nobody"], lambda url: nobody, retry_seconds=retry_seconds)
+    with pytest.raises(UnreachableError):
+        link.call(GetStatus())
+    assert nobody.attempts[0] == 0.0
+    assert nobody.attempts[-1] == pytest.approx(retry_seconds)
 
 
 def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.client.free_port import free_port
 
 HERE = Path(__file__).parent
 LIMIT = 900.0

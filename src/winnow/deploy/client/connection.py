@@ -17,7 +17,7 @@ from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import Acknowledgement, OpenLogin, PagesAddress, SubmitJob
-from winnow.deploy.wire.reconnecting_link import ReconnectingLink
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.resumable_blob_files import BlobFolder
 from winnow.deploy.wire.transport_interface import Tls
 from winnow.deploy.wire.transport_registry import open_link
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from winnow.analytics.sql.query_answer import QueryAnswer
     from winnow.deploy.client.bundle import JobDescription
 
-RETRY_SECONDS = 20.0
-"""Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
+RETRY_SECONDS = 60.0
+"""Seconds without an answer from any server after which a command gives up: longer than a failover takes, and than a
+server takes to start on a busy machine (20 seconds on 2 cores with 25 other busy processes).
+"""
+BACKOFF = Backoff(longest=1.0)
+"""Somebody waits: a server that has just started is found within a second."""
 
 SITES_SHOWN = 12
 
@@ -42,7 +46,13 @@ class Connection(ServerRequests):
         self.kit = kit
         tls = Tls.of(kit)
         super().__init__(
-            ReconnectingLink(kit.endpoints, lambda url: open_link(url, tls), retry_seconds=retry_seconds, notify=notify)
+            ReconnectingLink(
+                kit.endpoints,
+                lambda url: open_link(url, tls),
+                backoff=BACKOFF,
+                retry_seconds=retry_seconds,
+                notify=notify,
+            )
         )
 
     def submit(

@@ -19,6 +19,7 @@ from winnow.core import RunError
 from winnow.data.split_into_site_folders import split_into_folders
 from winnow.deploy.client.bundle import JobDescription
 from winnow.deploy.client.connection import Connection, connect
+from winnow.deploy.client.free_port import free_port
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, environment
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
@@ -27,8 +28,10 @@ from winnow.deploy.trust.provisioning import open_provisioner
 LOCAL_USER = "me"
 FORK_SERVER_SOCKET = "fork-server"
 """The socket of the fork server, which starts the job processes of the server and the sites."""
-START_SECONDS = 60.0
-"""Seconds until all sites must be connected, and the seconds that each site adds."""
+START_SECONDS = 300.0
+"""Seconds until all sites must be connected, and the seconds that each site adds: many times what they take on an idle
+machine. Only a process that hangs is waited for so long; one that exits is noticed at once.
+"""
 START_SECONDS_PER_SITE = 3.0
 STOP_SECONDS = 10.0
 
@@ -61,16 +64,12 @@ def local_federation(
     """
     names = [f"site-{number}" for number in range(1, sites + 1)]
     described.check_parties(names)
-    port = port or free_port()
     split_into_folders(described.data, described.seed, sites, folder / "data", data_directory)
+    port = port or free_port()
     _provision(folder, names, port)
     _configure(folder, names, described.data.name, listen or port, own_code=bool(described.files))
     with _running_processes(folder, names) as processes, connect(_kit(folder, LOCAL_USER)) as connection:
-        still_starting = _startup_check(folder, processes, sites)
-        while not _is_open(port):
-            still_starting()
-        while sum(site.connected for site in connection.sites()) < sites:
-            still_starting()
+        wait_until_connected(folder, processes, connection, port)
         yield LocalFederation(folder=folder, connection=connection, processes=processes)
 
 
@@ -100,14 +99,23 @@ def start_process(folder: Path, name: str) -> "subprocess.Popen[bytes]":
         )
 
 
+def wait_until_connected(
+    folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", connection: Connection, port: int
+) -> None:
+    """Until the server listens at `port` and all other processes, its sites, are connected to it.
+
+    Raises a RunError at once if one of them has exited.
+    """
+    sites = len(processes) - 1
+    still_starting = _startup_check(folder, processes, sites)
+    while not _is_open(port):
+        still_starting()
+    while sum(site.connected for site in connection.sites()) < sites:
+        still_starting()
+
+
 def _kit(folder: Path, name: str) -> Path:
     return folder / "project" / "kits" / name
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _provision(folder: Path, names: Sequence[str], port: int) -> None:

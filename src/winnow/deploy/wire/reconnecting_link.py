@@ -161,11 +161,14 @@ class ReconnectingLink:
                 self._at = (self._at + 1) % len(self._endpoints)
 
     def _pause(self, failures: int, begun: float, failure: Exception) -> None:
-        """Each endpoint is tried once before the first pause."""
+        """Each endpoint is tried once before the first pause, and one once more when the time is up."""
         rounds = failures // len(self._endpoints)
         seconds = self._backoff.seconds(rounds - 1) if rounds else 0.0
-        if self._retry_seconds is not None and time.monotonic() + seconds - begun > self._retry_seconds:
-            raise failure
+        if self._retry_seconds is not None:
+            left = begun + self._retry_seconds - time.monotonic()
+            if left <= 0:
+                raise failure
+            seconds = min(seconds, left)
         if self._closed.wait(seconds):
             raise UnreachableError("the link is closed") from failure
 

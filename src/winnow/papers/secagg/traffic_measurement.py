@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 from winnow.config.resolve import resolve
 from winnow.deploy.client.bundle import JobDescription, describe_job
-from winnow.deploy.client.local_federation import LocalFederation, free_port, local_federation
+from winnow.deploy.client.free_port import free_port
+from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.papers.paper import ReproductionOptions
 from winnow.papers.result_json_lines import TrafficResultLine
 from winnow.papers.secagg.compared_compressions import CompressionCode
