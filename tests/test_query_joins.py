@@ -167,7 +167,7 @@ REFUSALS = {
     "SELECT COUNT(*) FROM nations": "all owners have the same rows of what is in FROM; name a table whose rows",
     "SELECT COUNT(*) FROM nations n LEFT JOIN orders o ON o.note = n.nation": "LEFT JOIN of o needs ON with a column",
     "SELECT COUNT(*) FROM nations n WHERE EXISTS (SELECT 1 FROM orders o WHERE o.note = n.nation)": "it begins with a",
-    "SELECT COUNT(*) FROM buyers b JOIN orders o ON o.okey = b.nation": "compares integer with text (line 1)",
+    "SELECT COUNT(*) FROM buyers b JOIN orders o ON o.okey = b.nation": "compares integer with text; convert",
     "SELECT COUNT(*) FROM orders JOIN items USING (total)": "USING (total): both sides of the join need such a column",
     "SELECT SUM(okey) FROM orders JOIN items USING (okey)": "column 'okey' is private and cannot stand in SUM; it may",
     "SELECT okey, COUNT(*) FROM orders JOIN items USING (okey) GROUP BY 1": "'okey' is private and cannot be shown",

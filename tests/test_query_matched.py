@@ -1,5 +1,7 @@
 """Joins between two owners on a key: what they answer is what DuckDB says of both tables, and liars are found out."""
 
+import gc
+import weakref
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -17,7 +19,9 @@ from winnow.analytics.program import Match, run_plain
 from winnow.analytics.question import merge_terms, read_question
 from winnow.analytics.simulate import SimulatedOwners, ask_owners
 from winnow.analytics.site import AnalysisSite
+from winnow.analytics.sql.matched_join import MatchedJoin
 from winnow.analytics.sql.matched_rows import _identifiers
+from winnow.analytics.sql.plan_query import make_query_plan
 from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import ConfigError, RoundFinished
 
@@ -314,3 +318,20 @@ def test_parts_of_a_key_are_not_mistaken_for_one_another() -> None:
     found = _identifiers(keys)
     assert found[2] is None
     assert len({*found}) == 4
+
+
+def test_a_side_keeps_what_it_found_in_one_table_alone() -> None:
+    question = read_question(
+        {"kind": "query", "sql": "SELECT COUNT(*) AS n FROM patients p JOIN claims c ON pid = person"}
+    )
+    tables, terms = owners_of(question, POOLED, 10)
+    merged = merge_terms(question, terms)
+    plan = make_query_plan(question.sql, merged.tables(question.tables), apart=True)
+    own, side = tables["hospital"], MatchedJoin(plan=plan, terms=merged).sides[0]
+    other = replace(own, rows=own.rows.slice(0, 30))
+    every, seen = side.identifiers(own), weakref.ref(other.rows)
+    assert set(side.identifiers(other)) < set(every)
+    del other
+    assert side.identifiers(own) == every
+    gc.collect()
+    assert seen() is None

@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import random
+import tomllib
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ from winnow.analytics.tables.declaration import TableDeclaration
 from winnow.analytics.tables.owner_table import OwnerTable
 from winnow.analytics.workflow import AnalysisWorkflow
 from winnow.core import ConfigError, DataError, Task, WinnowError
+from winnow.deploy.client.submit_question import question_config
 from winnow.privacy.concentrated_privacy import discrete_gaussian, epsilon_of, rho_of
 from winnow.privacy.mixing.sealed_boxes import seal_box
 from winnow.privacy.secagg.key_agreement import KeyPair
@@ -73,6 +75,22 @@ def test_noise_that_cannot_be_drawn_is_refused(noise: dict[str, float]) -> None:
         discrete_gaussian(2.0**60, 4, np.random.default_rng(0))
     with pytest.raises(ValueError, match="cannot be drawn"):
         discrete_gaussian(0.0, 4, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"kind": "statistics", "table": "t"}, {"kind": "query", "sql": "SELECT COUNT(*) FROM t"}]
+)
+def test_delta_is_given_with_epsilon_alone(asked: dict[str, str]) -> None:
+    """A job file with delta alone was accepted, and whoever wrote it took the exact answer for one with noise."""
+    for delta in (1e-8, 1e-6):
+        with pytest.raises(ConfigError, match=r"^\[question\]: delta belongs to noise; add epsilon, or leave it out$"):
+            read_question({**asked, "delta": delta})
+        assert read_question({**asked, "delta": delta, "epsilon": 1.0}).delta == delta
+    for noise in ({}, {"epsilon": None, "delta": None}, {"epsilon": 1.0}):
+        question = read_question({**asked, **noise})
+        sent = tomllib.loads(question_config(question, {}))["question"]
+        assert read_question({**sent, "kind": question.kind}) == question
+        assert ("delta" in sent) == (question.epsilon is not None)
 
 
 def test_small_epsilons_cost_what_they_should() -> None:

@@ -79,12 +79,12 @@ def stats(
     settings    histograms=20, quantiles=[0.05, 0.5, 0.95], correlation=True, tests=["t:age,sex"], per_owner=True,
                 epsilon=1.0, delta=1e-6, histogram_range="quantiles"
     """
-    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.stats.report import StatisticsReport  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
     groups = (by,) if isinstance(by, str) else tuple(by)
-    question = given_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
+    question = read_question({"kind": "statistics", "table": name, "by": groups, "columns": columns, **settings})
     return StatisticsReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -109,11 +109,11 @@ def fit(
     settings    positive, penalty, clusters, components, features, width, cost, seed
     """
     from winnow.analytics.fit.fitted_model import FittedModel  # noqa: PLC0415 - import winnow is instant
-    from winnow.analytics.question import given_question  # noqa: PLC0415
+    from winnow.analytics.question import read_question  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
     given = {"kind": "fit", "model": model, "table": name, "formula": formula, **settings}
-    question = given_question(given)
+    question = read_question(given)
     return FittedModel(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -137,13 +137,13 @@ def trees(
                 gamma=0.0, min_child_weight=1.0, minimum, holdout=0.1, early_stopping=10, secure=False, seed=0;
                 vertical="another owner's table", key="a column to match rows by", overlap=1000
     """
-    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.question_run_folder import OwnerFiles  # noqa: PLC0415
     from winnow.analytics.trees.boosted_trees import BoostedTrees  # noqa: PLC0415
     from winnow.analytics.trees.vertical_parts import with_parts  # noqa: PLC0415
 
     name = table if table is not None else only_table(federation, kit)
-    question = given_question({"kind": "trees", "table": name, "target": target, **settings})
+    question = read_question({"kind": "trees", "table": name, "target": target, **settings})
     files = OwnerFiles(None if folder is None else Path(folder))
     answer = ask(question, federation=federation, kit=kit, owners=owners, folder=folder, on_files=files.add)
     return BoostedTrees(with_parts(answer, files.texts))
@@ -164,10 +164,10 @@ def intersect(
 
     The first of `between` learns which (unless reveal="size"), with `share` the others do, too.
     """
-    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
 
     given = {"kind": "intersect", "table": table, "key": key, "between": list(between), "reveal": reveal}
-    question = given_question({**given, "share": share})
+    question = read_question({**given, "share": share})
     answer = ask(question, federation=federation, kit=kit, owners=between, folder=folder)
     size: int | None = answer["size"]
     return size
@@ -190,11 +190,11 @@ def query(
     kit         your kit: the statement goes to the owners of a real federation
     epsilon     answer with noise, differentially private
     """
-    from winnow.analytics.question import given_question  # noqa: PLC0415 - import winnow is instant
+    from winnow.analytics.question import read_question  # noqa: PLC0415 - import winnow is instant
     from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
 
     given = {"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta}
-    question = given_question(given)
+    question = read_question(given)
     return QueryAnswer(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 
@@ -210,20 +210,20 @@ def explain_statement(
     """What a statement would make owners do, who would learn what, and what it would cost. Nothing is computed: owners
     of a real federation (`kit`) are asked for their terms alone; simulated ones are looked at here.
     """
-    from winnow.analytics.question import given_question  # noqa: PLC0415
+    from winnow.analytics.question import read_question  # noqa: PLC0415
 
     given = {"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta}
     if kit is not None:
         from winnow.analytics.answers import answer_errors  # noqa: PLC0415
 
-        told = ask(given_question({**given, "explain": True}), kit=kit, owners=owners)
+        told = ask(read_question({**given, "explain": True}), kit=kit, owners=owners)
         with answer_errors():
             return "\n".join([*told["plan"], told["costs"]])
     require_query_extra()
     from winnow.analytics.simulate import planned_steps  # noqa: PLC0415 - needs the extra `query`
     from winnow.analytics.step_costs import explained_costs  # noqa: PLC0415
 
-    answer, steps = planned_steps(given_question(given), Path(federation or FEDERATION_FILE), owners)
+    answer, steps = planned_steps(read_question(given), Path(federation or FEDERATION_FILE), owners)
     costs = explained_costs(steps, len(answer["owners"]), complete=True, deployed=False)
     return "\n".join([*answer["plan"], costs])
 
@@ -258,13 +258,13 @@ def truth(
 
         by = "worker" if worker is None else worker
         return find_truth(answers, item=item, worker=by, label=label, method=method, private=private, **settings)
-    from winnow.analytics.question import given_question  # noqa: PLC0415
+    from winnow.analytics.question import read_question  # noqa: PLC0415
     from winnow.analytics.truth.truth_report import TruthReport  # noqa: PLC0415
 
     if private:
         raise ConfigError("private simulates the participants of a file; owners of a table always keep their answers")
     given = {"kind": "truth", "table": answers, "item": item, "label": label, "worker": worker, "method": method}
-    question = given_question({**given, **settings})
+    question = read_question({**given, **settings})
     return TruthReport(ask(question, federation=federation, kit=kit, owners=owners, folder=folder))
 
 

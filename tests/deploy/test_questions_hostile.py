@@ -252,6 +252,7 @@ def test_what_the_author_did_not_sign_is_not_answered(server: Asking) -> None:
         (('[data]\nname = "turbines"', '[data]\nname = "gears"'), {}, "[question] table and [data] name differ"),
         (("epsilon = 1.5", "epsilon = 1.5\nplan = 3"), {}, "[question]: "),
         (("epsilon = 1.5", "epsilon = -1.5"), {}, "[question]: epsilon = -1.5: must be above 0"),
+        (("epsilon = 1.5", ""), {}, "[question]: delta belongs to noise; add epsilon, or leave it out"),
     ],
 )
 def test_a_bundle_that_is_no_question_is_one_line(

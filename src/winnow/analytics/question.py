@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from winnow.analytics.permissions import NO_ROWS_HINT, Permission, Reveal, noise_hint
 from winnow.analytics.tables.compare_declarations import merge_declarations
@@ -127,6 +127,16 @@ class Question(Settings):
             raise ValueError(f"must be between {MIN_EPSILON:g} and {MAX_EPSILON:g}")
         return epsilon
 
+    @model_validator(mode="after")
+    def _noise_given(self) -> Self:
+        if self.epsilon is None and "delta" in self.model_fields_set:
+            raise ValueError("delta belongs to noise; add epsilon, or leave it out")
+        return self
+
+    def section(self) -> dict[str, Any]:
+        """As a [question] section holds it."""
+        return self.model_dump(mode="json", exclude_none=True, exclude={"delta"} if self.epsilon is None else None)
+
     @property
     def tables(self) -> tuple[str, ...]:
         """All tables that it is about; only statements of SQL have several."""
@@ -149,24 +159,18 @@ class Question(Settings):
         """The steps that answer it, from columns that the merged declaration has; else a ConfigError in one line."""
 
 
-def read_question(table: Mapping[str, Any]) -> Question:
-    """The question that a [question] section holds."""
-    kind = table.get("kind")
+def read_question(settings: Mapping[str, Any]) -> Question:
+    """The question that these settings, or a [question] section, ask; those that are None were not given."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    kind = given.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"[question] kind = {kind!r} is unknown; {suggest(str(kind), KINDS)}")
     module, _, name = KINDS[kind].rpartition(".")
     schema: type[Question] = getattr(import_module(module), name)
     try:
-        return schema.model_validate(dict(table))
+        return schema.model_validate(given)
     except ValidationError as error:
-        raise config_error(error, "[question]", schema, table) from None
-
-
-def given_question(settings: Mapping[str, Any]) -> Question:
-    """The question that these settings ask; those that are None were not given."""
-    if settings.get("delta") is not None and settings.get("epsilon") is None:
-        raise ConfigError("delta belongs to noise; add epsilon, or leave it out")
-    return read_question({name: value for name, value in settings.items() if value is not None})
+        raise config_error(error, "[question]", schema, given) from None
 
 
 def merge_terms(question: Question, terms: Mapping[str, QueryTerms]) -> MergedTerms:

@@ -38,7 +38,7 @@ class KeptRun:
 
     def answer(self, on_event: Callable[[AnyEvent], object]) -> Answer:
         config = tomli_w.dumps(
-            {"federation": str(self.federation_file), "owners": list(self.names), "question": _section(self.question)}
+            {"federation": str(self.federation_file), "owners": list(self.names), "question": self.question.section()}
         )
         if (self.path / file_names.LABEL).is_file():
             _check_same(self.path, config, self.inputs)
@@ -102,10 +102,6 @@ def stored_answer(path: Path) -> Answer:
         raise RunError(f"{path / file_names.ANSWER} is not the answer that the run gave; ask again in another folder")
     answer: Answer = json.loads(text)
     return answer
-
-
-def _section(question: Question) -> dict[str, Any]:
-    return question.model_dump(mode="json", exclude_none=True)
 
 
 def _check_same(path: Path, config: str, inputs: str) -> None:

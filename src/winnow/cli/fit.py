@@ -47,7 +47,7 @@ def fit(
     from winnow.analytics.answers import render_answer
     from winnow.analytics.fit.fit_question import WITHOUT_RESPONSE
     from winnow.analytics.fit.fitted_model import FittedModel
-    from winnow.analytics.question import given_question
+    from winnow.analytics.question import read_question
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import stdout_console, write_json
     from winnow.core import ConfigError
@@ -73,7 +73,7 @@ def fit(
         "cost": cost,
         "seed": seed,
     }
-    question = given_question(given)
+    question = read_question(given)
     if explain:
         from winnow.cli.explain_question import explain_asked
 

@@ -47,12 +47,12 @@ class StatementOptions:
     def _answer(self, sql: str) -> None:
         from time import monotonic
 
-        from winnow.analytics.question import given_question
+        from winnow.analytics.question import read_question
         from winnow.analytics.sql.query_answer import QueryAnswer
         from winnow.cli.ask_owners import CountedSteps, ask
         from winnow.cli.console import say
 
-        question = given_question({"kind": "query", "sql": sql, "epsilon": self.epsilon, "delta": self.delta})
+        question = read_question({"kind": "query", "sql": sql, "epsilon": self.epsilon, "delta": self.delta})
         begun, counted = monotonic(), CountedSteps()
         found = QueryAnswer(
             ask(

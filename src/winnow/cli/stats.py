@@ -57,7 +57,7 @@ def stats(
     What fewer rows than the owners' minimum are behind stays hidden.
     """
     from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
-    from winnow.analytics.question import given_question
+    from winnow.analytics.question import read_question
     from winnow.analytics.stats.report import StatisticsReport
     from winnow.cli.ask_owners import ask, check_output, names
     from winnow.cli.console import say, stdout_console, write_json
@@ -77,7 +77,7 @@ def stats(
         "epsilon": epsilon,
         "delta": delta,
     }
-    question = given_question(given)
+    question = read_question(given)
     if explain:
         from winnow.cli.explain_question import explain_asked
 

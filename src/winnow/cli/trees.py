@@ -57,7 +57,7 @@ def trees(
     as_json: AsJson = False,
 ) -> None:
     """Grow boosted trees over the rows of several owners, from sums of gradients: the result is an XGBoost booster."""
-    from winnow.analytics.question import given_question
+    from winnow.analytics.question import read_question
     from winnow.analytics.trees.boosted_trees import MODEL_FILES, require_xgboost
     from winnow.cli.ask_owners import check_output, names
     from winnow.core import ConfigError
@@ -90,7 +90,7 @@ def trees(
         "secure": False if plain else None,
         "seed": seed,
     }
-    question = given_question(given)
+    question = read_question(given)
     if explain:
         from winnow.cli.explain_question import explain_asked
 

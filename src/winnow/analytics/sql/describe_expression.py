@@ -1,6 +1,6 @@
 """Describes an expression bottom up: levels by the strictest part, ranges by interval arithmetic."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,20 +12,25 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
 from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_order, terms_of
-from winnow.analytics.sql.date_texts import check_date_literals, check_date_texts
-from winnow.analytics.sql.described import NOTHING, Described, either, made_of
+from winnow.analytics.sql.described import NOTHING, Columns, Described, either, made_of
+from winnow.analytics.sql.operand_types import (
+    Operand,
+    check_calculated,
+    check_cast,
+    check_compared,
+    check_converted,
+)
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
 from winnow.core.untrusted_text import one_line
 
-Columns: TypeAlias = Callable[[exp.Column], Described]
-"""What a name in the statement stands for; raises if it stands for nothing."""
 Range: TypeAlias = tuple[float, float]
 
 CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.StartsWith, exp.Contains)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
-ONE_TYPE = (*COMPARISONS, exp.Between, exp.In, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.DateDiff)
-"""Whose operands DuckDB converts to one type."""
+COMPARED = (*COMPARISONS, exp.Between, exp.In, exp.Is, exp.Nullif)
+"""Whose operands are compared with each other."""
+ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Pow)
 TEXTS = (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Concat, exp.DPipe)
 DATE_PARTS: Mapping[str, Range] = {
     "QUARTER": (1, 4),
@@ -70,8 +75,7 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
         raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
     operands = _operands(node)
     parts = [describe_expression(each, columns) for each in operands]
-    for each in _of_one_type(node, list(zip(operands, parts, strict=True))):
-        check_date_texts(node, each)
+    _check_operands(node, list(zip(operands, parts, strict=True)), columns)
     described = made_of(_result(node, parts), parts)
     if isinstance(node, CONDITIONS + COMPARISONS):
         return described
@@ -118,17 +122,22 @@ def _first_value(node: exp.Expr) -> int:
     return int(isinstance(node, exp.If))
 
 
-def _of_one_type(
-    node: exp.Expr, operands: list[tuple[exp.Expr, Described]]
-) -> Iterator[Sequence[tuple[exp.Expr, Described]]]:
-    """The operands that DuckDB converts to one type, in groups."""
-    if isinstance(node, ONE_TYPE):
-        yield operands
+def _check_operands(node: exp.Expr, operands: list[Operand], columns: Columns) -> None:
+    """ConfigError for operands that DuckDB converts to one type, and cannot."""
+    if isinstance(node, COMPARED):
+        check_compared(node, operands)
+    if isinstance(node, (*COMPARED, exp.Coalesce, exp.Greatest, exp.Least, exp.DateDiff)):
+        check_converted(node, operands, columns)
     if isinstance(node, exp.Case | exp.If):
         first = _first_value(node)
-        yield operands[first:]
+        check_converted(node, operands[first:], columns)
         if isinstance(node, exp.Case) and node.this is not None:  # which is compared with what stands after WHEN
-            yield operands[:first]
+            check_compared(node, operands[:first])
+            check_converted(node, operands[:first], columns)
+    if isinstance(node, ARITHMETIC):
+        check_calculated(node, columns)
+    if isinstance(node, exp.Cast | exp.TryCast):
+        check_cast(node, columns)
 
 
 def refuse_subqueries(node: exp.Expr) -> None:
@@ -293,8 +302,6 @@ def _conditional(chosen: Described) -> Described:
 
 def _cast(node: exp.Expr, inner: Described) -> Described:
     kind = CAST_KINDS[node.args["to"].this]
-    if kind == "date":
-        check_date_literals(node, [node.this], node.args["to"].this)
     if kind == inner.type:
         narrow = kind in ("number", "integer") and node.args["to"].this not in WIDE_TYPES
         return replace(inner, fallible=True) if narrow else inner

@@ -1,8 +1,11 @@
 """What is known of a column or an expression before any row is seen: its level, its type, its range, its values."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import TypeAlias
+
+from sqlglot import exp
 
 from winnow.analytics.sql.argument_terms import CONSTANT, Terms, column_terms, joined_terms
 from winnow.analytics.tables.declaration import LEVELS, ColumnDeclaration, ColumnType, Level
@@ -63,6 +66,8 @@ class Described:
 
 NOTHING = Described(low=inf, high=-inf, values=())
 """NULL."""
+Columns: TypeAlias = Callable[[exp.Column], Described]
+"""What a name in the statement stands for; raises if it stands for nothing."""
 
 
 def described_column(name: str, column: ColumnDeclaration) -> Described:

@@ -5,7 +5,7 @@ of the other's). So an owner's matrix has a row for each identifier, in their so
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from winnow.analytics.intersect.intersect_question import identifier_text
 from winnow.analytics.sql.execute_at_owner import execute_at_owner
-from winnow.analytics.sql.identity_cache import IdentityCache
 from winnow.analytics.sql.matched_columns import JOINED
 from winnow.analytics.sql.opened_sums import Summand
 from winnow.analytics.sql.owner_rows import Group, group_codes, selected_columns
@@ -57,7 +56,9 @@ class MatchedRows:
         self._lookups = [each for each in plan.lookups if minimum > 1 and each.table.lower() in held]
         arguments = [each for each in (*plan.arguments, *plan.indicators) if each.name in side.names]
         self._declared = TableDeclaration(columns=selected_columns(arguments))
-        self._executed = defaultdict[str, IdentityCache[arrow.Table]](IdentityCache)
+        self._rows: arrow.Table | None = None
+        """The rows that statements were executed over last, and what each found."""
+        self._found: dict[str, arrow.Table] = {}
 
     def identifiers(self, table: OwnerTable) -> list[str]:
         """Those of all its rows, whatever WHERE says."""
@@ -111,10 +112,14 @@ class MatchedRows:
         return places[places >= 0], places >= 0
 
     def _execute(self, table: OwnerTable, sql: str) -> arrow.Table:
-        """Kept with the rows: as steps go on, a table gets what was matched, and is another object."""
-        return self._executed[sql].get(
-            table.rows, lambda: execute_at_owner(table, self._declarations, sql, lookups=self._lookups)
-        )
+        """Kept for the rows that were asked last: as steps go on, a table gets what was matched, and is another object
+        with the same rows.
+        """
+        if table.rows is not self._rows:
+            self._rows, self._found = table.rows, {}
+        if sql not in self._found:
+            self._found[sql] = execute_at_owner(table, self._declarations, sql, lookups=self._lookups)
+        return self._found[sql]
 
 
 def _those(rows: OwnerTable, mask: NDArray[np.bool_]) -> OwnerTable:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.describe_expression import Columns, describe_expression
+from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.described import Columns
 from winnow.analytics.sql.spatial_functions import is_spatial
 from winnow.analytics.sql.sql_text import shown_text, text_of, tried
 

@@ -17,6 +17,7 @@ from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
 from winnow.analytics.sql.join_multiples import join_multiples
 from winnow.analytics.sql.join_units import unit_of
+from winnow.analytics.sql.operand_types import column_type
 from winnow.analytics.sql.owner_join import OwnerJoin, owner_join
 from winnow.analytics.sql.parse_sql import parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
@@ -129,7 +130,7 @@ class _Planner:
         ]
         self.reader.divide([self._resolved(each, {}) for each in dividing_conditions(self.tree, self.source)])
         aggregates = self.reader.aggregates(types[len(keys) :])
-        self._check_dates(end, nodes, aggregates)
+        self._check_end(end, [*keys, *aggregates])
         unlisted = [key for key in keys if key.values is None]
         sides = None if self.join is None else self._sides(self.join, keys, aggregates)
         plan = QueryPlan(
@@ -182,10 +183,9 @@ class _Planner:
         names = unique_names([name for _, name, _ in outputs])
         return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
 
-    def _check_dates(self, end: _End, keys: Sequence[exp.Expr], aggregates: Sequence[QueryAggregate]) -> None:
-        """Whether the end compares with dates that exist: it would fail only after all has been opened and paid for."""
-        known = {f"k{place}": describe_expression(node, self.source.described) for place, node in enumerate(keys)}
-        known |= {each.name: Described(type="date" if each.date else None) for each in aggregates}
+    def _check_end(self, end: _End, released: Sequence[QueryKey | QueryAggregate]) -> None:
+        """Whether types fit in the end of the statement: it would fail only after all has been opened and paid for."""
+        known = {each.name: Described(type=column_type(each.type)) for each in released}
         for node in (*end.finished, *end.conditions, *(each.this for each in end.order)):
             describe_expression(node, lambda column: known[column.name])
 

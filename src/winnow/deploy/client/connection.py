@@ -138,10 +138,10 @@ class Connection(ServerRequests):
         self, sql: str, *, owners: Sequence[str] = (), epsilon: float | None = None, delta: float | None = None
     ) -> "QueryAnswer":
         """The owners' answer to a SELECT statement; with `epsilon` it is noisy and takes from your budget."""
-        from winnow.analytics.question import given_question  # noqa: PLC0415 - most connections ask nothing
+        from winnow.analytics.question import read_question  # noqa: PLC0415 - most connections ask nothing
         from winnow.analytics.sql.query_answer import QueryAnswer  # noqa: PLC0415
 
-        question = given_question({"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta})
+        question = read_question({"kind": "query", "sql": sql, "epsilon": epsilon, "delta": delta})
         return QueryAnswer(self.ask(question, owners=owners).values)
 
 

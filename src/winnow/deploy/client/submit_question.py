@@ -54,7 +54,7 @@ class DeployedAnswer:
 
 def question_config(question: "Question", job: Mapping[str, Any]) -> str:
     """The configuration of a job that puts a question; `job` holds further keys of its [job] section."""
-    section = question.model_dump(mode="json", exclude_none=True)
+    section = question.section()
     kind = section.pop("kind")
     return tomli_w.dumps(
         {
