@@ -270,15 +270,18 @@ def test_curves_and_scores_are_also_told_in_numbers():
     assert "| blur | 0.300 | 0.600 |" in text
 
 
-def test_profiling_costs_what_table_4_says_within_a_quarter():
+def test_profiling_costs_what_table_4_says_within_a_tenth_and_of_the_slowest_up_to_55_percent_more():
+    excess = []
     for task in OVERHEAD_CASES:
         ours, paper = profiling_overhead(task), read_package_toml("values.toml")["table4"][task.preset]
-        assert ours.seconds == pytest.approx(paper["seconds"], rel=0.25)
-        assert ours.wh == pytest.approx(paper["wh"], rel=0.25)
-    # EMNIST by hand: one pass over 480 samples of 6,272 bits at 400 cycles, by devices of about 1 GHz
-    assert profiling_overhead(OVERHEAD_CASES[1]).seconds == pytest.approx(
-        480 * 6272 * 400 / 1e9 * np.mean(_inverse_speeds()), rel=0.01
-    )
+        assert ours.seconds == pytest.approx(paper["seconds"], rel=0.105)  # 10 % as the page rounds it
+        assert ours.wh == pytest.approx(paper["wh"], rel=0.105)
+        excess.append(ours.slowest_seconds / paper["seconds"] - 1)
+    assert max(excess) == pytest.approx(0.55, abs=0.005)
+    # EMNIST by hand: one pass over 480 samples of 6,272 bits at 400 cycles, by 25 devices of about 1 GHz
+    emnist, a_pass, inverse = profiling_overhead(OVERHEAD_CASES[1]), 480 * 6272 * 400 / 1e9, _inverse_speeds()
+    assert emnist.seconds == pytest.approx(a_pass * np.mean(inverse), rel=0.01)
+    assert emnist.slowest_seconds == pytest.approx(a_pass * np.mean(np.max(inverse.reshape(-1, 25), axis=1)), rel=0.03)
 
 
 def _inverse_speeds() -> np.ndarray:

@@ -77,8 +77,8 @@ SECAGG = Paper(
         " quantisation sends 30 to 40 times fewer bytes without loss of accuracy. Winnow's product quantisation is not"
         " the published one: it shuffles weights into blocks, has zero and every block's opposite in its codebooks, and"
         " stretches sums to the length of the clients' updates. The published one is beside it, with codebooks from the"
-        " last sum or from an update on the server's own samples, as the paper allows. Mean ± standard deviation over"
-        " seeds."
+        " last sum or from an update on the server's own samples, as the paper allows. Accuracies are means ±"
+        " standard deviations over seeds."
     ),
     items=(
         MNIST,

@@ -11,11 +11,12 @@ from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBl
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, run_result_lines
 from winnow.papers.secagg.compared_compressions import CompressionCode
-from winnow.papers.secagg.tradeoff_figure import TradeOffFigure, final_accuracy
+from winnow.papers.secagg.tradeoff_figure import TradeOffFigure, accuracy_difference, final_accuracy
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour
 from winnow.report.figures import apply_layout
 from winnow.report.number_format import MISSING, mean_sd_text
+from winnow.report.paired_differences import difference_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +37,25 @@ class RefreshFigure(PaperItem):
         spreads = {code: self._spread(code, lines) for row in rows for code in row}
         if not any(spreads[code] for row in rows for code in row[1:]):
             return []
-        table = [[f"{row[0].curve}: {row[0].title}", *(_cell(spreads[code]) for code in row)] for row in rows]
-        header = (
-            "Code",
-            *(f"every {period} rounds" if period > 1 else "every round" for period in self.periods),
+        table = [
+            [f"{row[0].curve}: {row[0].title}", *(_cell(spreads[code]) for code in row), self._seldom(row, lines)]
+            for row in rows
+        ]
+        intervals = [f"every {period} rounds" if period > 1 else "every round" for period in self.periods]
+        caption = (
+            "Accuracy, mean of the last rounds, over seeds (in brackets). The last column is paired by seed: mean"
+            " difference ± its standard error."
         )
         return [
             TextBlock(self.about),
             FigureBlock(self._drawn(spreads), "Accuracy against the refresh interval"),
-            TableBlock("Accuracy, mean of the last rounds, over seeds (in brackets).", header, table),
+            TableBlock(caption, ("Code", *intervals, f"{intervals[-1]} against {intervals[0]}"), table),
         ]
+
+    def _seldom(self, row: Sequence[CompressionCode], lines: ResultLines) -> str:
+        """What the longest interval gains or loses against the shortest."""
+        often, seldom = (run_result_lines(lines, self.tradeoff.name, code.name) for code in (row[0], row[-1]))
+        return difference_text(accuracy_difference(seldom, often), 4)
 
     def _spread(self, code: CompressionCode, lines: ResultLines) -> MeanAndSd | None:
         return MeanAndSd.of(map(final_accuracy, run_result_lines(lines, self.tradeoff.name, code.name)))

@@ -16,7 +16,8 @@ from winnow.papers.secagg.compared_compressions import CURVES, UNCOMPRESSED, Com
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour
 from winnow.report.figures import apply_layout
-from winnow.report.number_format import mean_sd_text
+from winnow.report.number_format import MISSING, mean_sd_text
+from winnow.report.paired_differences import MeanAndError, difference_text
 
 LAST_ROUNDS = 10
 """Accuracy is the mean of so many last rounds: single rounds differ by more than codes do."""
@@ -70,7 +71,7 @@ class TradeOffFigure(PaperItem):
         caption = (
             f"Accuracy on held-out samples, mean of the last {LAST_ROUNDS} of {rounds} rounds, over seeds (in"
             " brackets). Bytes are those sent over the connection per client and round, protocol overhead"
-            " included."
+            " included. The last column is paired by seed: mean difference ± its standard error."
         )
         header = ("Code", "Bytes up", "Ratio", "Accuracy", "Against none")
         return TableBlock(caption, header, list(self._rows(shown, lines)))
@@ -81,15 +82,15 @@ class TradeOffFigure(PaperItem):
         plain, alone = self.uplink(UNCOMPRESSED, lines), run_result_lines(lines, self.name, UNCOMPRESSED.name)
         for code, runs in shown:
             sent = self.uplink(code, lines)
-            ratio = f"{plain.up / sent.up:.1f}" if plain and sent else "–"
+            ratio = f"{plain.up / sent.up:.1f}" if plain and sent else MISSING
             yield [
                 f"{code.curve}: {code.title} ({len(runs)})"
                 if code is not UNCOMPRESSED
                 else f"{code.title} ({len(runs)})",
-                f"{sent.up:,.0f}" if sent else "–",
+                f"{sent.up:,.0f}" if sent else MISSING,
                 ratio,
                 mean_sd_text(MeanAndSd.of(map(final_accuracy, runs)), 4),
-                mean_sd_text(accuracy_difference(runs, alone), 4),
+                MISSING if code is UNCOMPRESSED else difference_text(accuracy_difference(runs, alone), 4),
             ]
 
 
@@ -98,11 +99,10 @@ def final_accuracy(run: RunResultLine) -> float | None:
     return fmean(last) if last else None
 
 
-def accuracy_difference(runs: Sequence[RunResultLine], others: Sequence[RunResultLine]) -> MeanAndSd | None:
+def accuracy_difference(runs: Sequence[RunResultLine], others: Sequence[RunResultLine]) -> MeanAndError | None:
     """How much more accurate runs are than others on the same seeds."""
     known = {run.seed: final_accuracy(run) for run in others}
-    pairs = ((final_accuracy(run), known.get(run.seed)) for run in runs)
-    return MeanAndSd.of(own - other for own, other in pairs if own is not None and other is not None)
+    return MeanAndError.of((final_accuracy(run), known.get(run.seed)) for run in runs)
 
 
 def accuracy_bytes_figure(
