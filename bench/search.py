@@ -234,10 +234,12 @@ def show(records: Sequence[Mapping[str, object]], common: bool) -> None:
 
 
 def main() -> None:
+    from winnow.learn.algorithm import Recipe
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=OWN)
     parser.add_argument("--common", action="store_true", help="search what all algorithms share")
-    parser.add_argument("--algorithms", type=lambda text: text.split(","))
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), metavar="NAME,NAME")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--workers", type=int, default=2)
@@ -247,6 +249,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.common and options.preset not in COMMON:
         parser.error(f"nothing is searched in common for {options.preset}")
+    known = Recipe.known if options.common else OWN[options.preset]
+    if unknown := set(options.algorithms or ()) - set(known):
+        parser.error(f"nothing to search for {', '.join(sorted(unknown))}; algorithms are {', '.join(sorted(known))}")
     records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done, wanted = {trial_of(record).key for record in records}, trials(options)
     missing = [trial for trial in wanted if trial.key not in done]

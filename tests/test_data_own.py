@@ -2,8 +2,11 @@
 
 import builtins
 import gzip
+import io
 import re
 import time
+import warnings
+import zipfile
 from datetime import date
 
 import numpy as np
@@ -248,6 +251,46 @@ def test_npz_is_read_with_its_owners(tmp_path):
 def test_mistakes_in_an_npz_are_named(tmp_path, arrays, expected):
     np.savez(tmp_path / "own.npz", **arrays)
     assert expected in refusal(path=tmp_path / "own.npz", scale="none")
+
+
+def npy_bytes(array):
+    held = io.BytesIO()
+    np.save(held, array)
+    return held.getvalue()
+
+
+X, Y = npy_bytes(np.zeros((4, 2), np.float32)), npy_bytes(np.array([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        (
+            [("x.npy", X), ("x", b"raw"), ("y.npy", Y)],
+            "own.npz holds 'x', which is no array; write the file with",
+        ),
+        ([("x.npy", X), ("y.npy", Y), ("y.npy", Y)], "own.npz holds 'y.npy' twice; write the file with numpy.savez"),
+        ([("x.npy", X), ("y.npy", Y), ("a\x1b[31m\nb.npy", Y)], "own.npz holds an array 'a?[31m b', which would be"),
+        ([("x.npy", X), ("y.npy", Y), ("o" * 5_000 + ".npy", Y)], f"own.npz holds an array '{'o' * 40}', which would"),
+        ([("x.npy", X), *((f"z{number}.npy", Y) for number in range(3_000))], "it holds x, z0, z1, z10, z100, z1000"),
+    ],
+)
+def test_an_npz_by_somebody_else_is_refused_in_a_short_line(tmp_path, members, expected):
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    line = refusal(path=tmp_path / "own.npz", scale="none")
+    assert expected in line
+    assert len(line) < 400 + len(str(tmp_path))
+
+
+def test_an_npz_that_claims_more_than_fits_into_memory_is_refused(tmp_path):
+    claimed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(claimed, {"descr": "<f4", "fortran_order": False, "shape": (10**13, 2)})
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        archive.writestr("x.npy", claimed.getvalue())
+        archive.writestr("y.npy", Y)
+    assert refusal(path=tmp_path / "own.npz", scale="none").endswith("own.npz has arrays that do not fit into memory")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ ROWS = pooled_rows(400, seed=1)
 TABLES = divided(ROWS, 3, seed=0)
 NO_NUMBER = "is not a number; write a number without quotes, such as 20"
 NO_TRUTH = "is neither true nor false; write TRUE or FALSE"
+NO_CONDITION = "text is no condition; compare it with something, as in column = 'value'"
+NO_YEAR = "write a date in quotes, such as '2024-12-31', or take a number of the date, such as YEAR(…)"
 MIXED = "convert one of them with TRY_CAST"
 
 
@@ -42,10 +44,16 @@ MIXED = "convert one of them with TRY_CAST"
         ("note = 17", "the statement compares text with the number 17; write '17'"),
         ("note NOT IN ('ill', 17)", "the statement compares text with the number 17; write '17'"),
         ("outcome <> 1.5", "the statement compares text with the number 1.5; write '1.5'"),
+        ("note = -17", "the statement compares text with the number -17; write '-17'"),
+        ("age > 5 AND 'maybe'", f"'maybe' {NO_TRUTH}"),
+        ("'maybe'", f"'maybe' {NO_TRUTH}"),
+        ("NOT (well OR note)", NO_CONDITION),
+        ("CASE WHEN note THEN TRUE ELSE well END", NO_CONDITION),
         ("note = age", f"the statement compares text with integer; {MIXED}"),
         ("note IS TRUE", f"the statement compares text with boolean; {MIXED}"),
         ("day = TRUE", f"the statement compares date with boolean; {MIXED}"),
-        ("cost = day", f"the statement compares number with date; {MIXED}"),
+        ("cost = day", f"the statement compares number with date; {NO_YEAR}"),
+        ("day = 2024", f"the statement compares date with integer; {NO_YEAR}"),
     ],
 )
 def test_operands_that_cannot_be_compared_are_refused(condition: str, line: str) -> None:
@@ -67,6 +75,8 @@ def test_operands_that_cannot_be_compared_are_refused(condition: str, line: str)
         ("HAVING COUNT(*) > 3 AND SUM(age) / COUNT(*) > '20x0'", f"'20x0' {NO_NUMBER}"),
         ("ORDER BY CASE WHEN MAX(age) > '20x0' THEN 1 ELSE 2 END", f"'20x0' {NO_NUMBER}"),
         ("HAVING MIN(cost) + '20x0' > 3", f"'20x0' {NO_NUMBER}"),
+        ("HAVING COUNT(*) > 1 AND 'maybe'", f"'maybe' {NO_TRUTH}"),
+        ("HAVING ward", NO_CONDITION),
         ("HAVING ward = 5", "the statement compares text with the number 5; write '5'"),
     ],
 )
@@ -97,6 +107,9 @@ def test_nor_are_they_compared_with_what_has_been_opened(end: str, line: str) ->
         "well = 1",
         "well IS NOT TRUE",
         "age > NULL OR age > 20",
+        "TRY_CAST('20x0' AS INTEGER) IS NULL",
+        "'no' OR age > 20",
+        "well AND age",
         "COALESCE(NULL, note) = 'ill'",
     ],
 )

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -12,6 +13,8 @@ import typer
 from winnow.cli.interrupts import exit_on_interrupt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from winnow.analytics.question import Answer, Question
     from winnow.core import AnyEvent
 
@@ -112,9 +115,10 @@ def ask(
 ) -> "Answer":
     """The answer; meanwhile standard error says how far it is."""
     from winnow import questions
-    from winnow.cli.console import say
+    from winnow.cli.console import say, stderr_console
 
-    with exit_on_interrupt(lambda: _advice(folder)), _progress() as show:
+    console = stderr_console()
+    with exit_on_interrupt(lambda: _advice(folder)), _progress(console) as show:
 
         def happened(event: "AnyEvent") -> None:
             show(event)
@@ -127,7 +131,7 @@ def ask(
             owners=names(owners),
             folder=folder,
             on_event=happened,
-            on_line=say,
+            on_line=partial(say, console=console),
             on_match=on_match,
             on_files=on_files,
         )
@@ -140,18 +144,17 @@ def _advice(folder: Path | None) -> str:
 
 
 @contextmanager
-def _progress() -> "Iterator[Callable[[AnyEvent], None]]":
+def _progress(console: "Console") -> "Iterator[Callable[[AnyEvent], None]]":
     """A line on standard error that says which step was last answered, where somebody looks at it."""
     from threading import Timer
 
     from rich.status import Status
 
-    from winnow.cli.console import stderr_console
     from winnow.core import Released, RoundFinished
     from winnow.core.untrusted_text import printable
 
     steps = 0
-    status = Status("asking the owners", console=stderr_console())
+    status = Status("asking the owners", console=console)
     begin = Timer(DISPLAY_AFTER, status.start)  # a first step may take longer than that
 
     def on_event(event: "AnyEvent") -> None:

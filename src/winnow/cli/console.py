@@ -13,11 +13,11 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def say(line: str) -> None:
-    """One line to standard error, never broken."""
+def say(line: str, console: Console | None = None) -> None:
+    """One line to standard error, never broken; above what a given console shows there."""
     from winnow.core.untrusted_text import printable
 
-    stderr_console().print(printable(line), soft_wrap=True, markup=False)
+    (console or stderr_console()).print(printable(line), soft_wrap=True, markup=False)
 
 
 def answer(line: str) -> None:

@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_formats import check_array_names, read_npz
+from winnow.data.file_formats import array_names, check_array_names, read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
@@ -119,11 +119,11 @@ def _rows(path: Path) -> int:
     """How many rows the array x of a file has, by its head."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("x.npy") as head:
-            check_array_names(path, (name.removesuffix(".npy") for name in archive.namelist()))
+            check_array_names(path, array_names(path, archive))
             read = npy.read_array_header_1_0 if npy.read_magic(head) == (1, 0) else npy.read_array_header_2_0
             shape = read(head)[0]
     except KeyError:
         raise DataError(f"{path} has no array 'x'; save x and y with np.savez") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
         raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
     return int(shape[0]) if shape else 0

@@ -3,6 +3,7 @@
 import gzip
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.core.errors import first_line
+from winnow.core.untrusted_text import one_line
 
 OWN_FILE_TYPES = (".npz", ".csv", ".csv.gz", ".parquet")
 """The kinds of files that a user's own data may be in."""
+MOST_SHOWN, NAMES_LISTED = 40, 8
+"""So much of a name, and so many names, a message quotes."""
 ROW_ARRAYS = ("x", "y", "owners", "keys")
 """What an .npz file with rows may hold; not every command has a use for all of them."""
 
@@ -52,23 +57,46 @@ def read_npz(
 ) -> dict[str, NDArray[Any]]:
     """The wanted arrays of an .npz file, and of the others those that it has. It may hold `known` ones alone."""
     try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
-            names = sorted(arrays)
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
+            names = array_names(path, archive)
             for key in wanted:
                 if key not in names:
-                    raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
+                    raise DataError(f"{path} has no array '{key}'; it holds {_listed(names)}")
             check_array_names(path, names, known)
             return {key: arrays[key] for key in (*wanted, *also) if key in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} has arrays that do not fit into memory") from error
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
+        raise DataError(f"{path} is not a readable .npz of plain arrays: {first_line(error)}") from error
+
+
+def array_names(path: Path, archive: zipfile.ZipFile) -> list[str]:
+    """What an .npz file holds; DataError for a name that stands there twice, or for something that is no array."""
+    held = Counter(archive.namelist())
+    for name, times in held.items():
+        if not name.endswith(".npy"):
+            raise DataError(f"{path} holds {_shown(name)}, which is no array; write the file with numpy.savez")
+        if times > 1:
+            raise DataError(f"{path} holds {_shown(name)} twice; write the file with numpy.savez")
+    return sorted(name.removesuffix(".npy") for name in held)
 
 
 def check_array_names(path: Path, names: Iterable[str], known: Sequence[str] = ROW_ARRAYS) -> None:
     """Refuse an array that nothing would be done with: a misspelt one would be missed without a word."""
     for name in names:
         if name not in known:
-            meant = "".join(f"did you mean '{near}'? " for near in get_close_matches(name, known, n=1))
+            meant = "".join(f"did you mean '{near}'? " for near in get_close_matches(name[:MOST_SHOWN], known, n=1))
             raise DataError(
-                f"{path} holds an array '{name}', which would be ignored; {meant}Winnow knows {', '.join(known)}; "
-                "rename the array, or leave it out"
+                f"{path} holds an array {_shown(name)}, which would be ignored; {meant}Winnow knows {', '.join(known)};"
+                " rename the array, or leave it out"
             )
+
+
+def _shown(name: str) -> str:
+    """Names come from whoever wrote the file."""
+    return f"'{one_line(name)[:MOST_SHOWN]}'"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(one_line(name)[:MOST_SHOWN] for name in names[:NAMES_LISTED])
+    return f"{shown} and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else shown or "nothing"

@@ -18,6 +18,7 @@ from winnow.analytics.sql.operand_types import (
     check_calculated,
     check_cast,
     check_compared,
+    check_condition,
     check_converted,
 )
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
@@ -92,6 +93,13 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
     )
 
 
+def describe_condition(node: exp.Expr, columns: Columns) -> Described:
+    """Of WHERE, ON, FILTER or HAVING; ConfigError for what is neither true nor false, too."""
+    described = describe_expression(node, columns)
+    check_condition(node, described)
+    return described
+
+
 def is_distance(node: exp.Expr, columns: Columns) -> bool:
     """Whether it is the distance of two places, whose coordinates are columns of tables as they are, or numbers. Made
     of anything else, a distance could be any function of several columns.
@@ -134,10 +142,19 @@ def _check_operands(node: exp.Expr, operands: list[Operand], columns: Columns) -
         if isinstance(node, exp.Case) and node.this is not None:  # which is compared with what stands after WHEN
             check_compared(node, operands[:first])
             check_converted(node, operands[:first], columns)
+        else:
+            _check_conditions(operands[:first])
+    if isinstance(node, exp.And | exp.Or | exp.Not):
+        _check_conditions(operands)
     if isinstance(node, ARITHMETIC):
-        check_calculated(node, columns)
-    if isinstance(node, exp.Cast | exp.TryCast):
+        check_calculated(node, operands)
+    if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
         check_cast(node, columns)
+
+
+def _check_conditions(operands: list[Operand]) -> None:
+    for each, known in operands:
+        check_condition(each, known)
 
 
 def refuse_subqueries(node: exp.Expr) -> None:

@@ -46,10 +46,24 @@ def check_compared(node: exp.Expr, operands: Sequence[Operand]) -> None:
     for (_, first), (_, second) in pairwise(known):
         if COMPARABLE[first] == COMPARABLE[second]:
             continue
-        numbers = [one_line(each.this)[:40] for each, _ in known if isinstance(each, exp.Literal)]
+        numbers = [one_line(each.sql())[:40] for each, _ in known if _is_number(each)]
         if "text" in (first, second) and numbers:
             raise refused(node, f"the statement compares text with the number {numbers[0]}; write '{numbers[0]}'")
-        raise refused(node, f"the statement compares {first} with {second}; convert one of them with TRY_CAST")
+        raise refused(node, f"the statement compares {first} with {second}; {_remedy({first, second})}")
+
+
+def _remedy(types: set[ColumnType]) -> str:
+    if types <= {"date", "number", "integer"}:
+        return "write a date in quotes, such as '2024-12-31', or take a number of the date, such as YEAR(…)"
+    return "convert one of them with TRY_CAST"
+
+
+def check_condition(node: exp.Expr, known: Described) -> None:
+    """ConfigError for what is neither true nor false where a condition belongs."""
+    if _is_text(node):
+        _check_texts(node, [node], "BOOLEAN")
+    elif known.type in ("text", "date"):
+        raise refused(node, f"{known.type} is no condition; compare it with something, as in column = 'value'")
 
 
 def check_converted(node: exp.Expr, operands: Sequence[Operand], columns: Columns) -> None:
@@ -60,19 +74,18 @@ def check_converted(node: exp.Expr, operands: Sequence[Operand], columns: Column
         _check_texts(node, texts, _type_of([each for each, _ in others], columns))
 
 
-def check_cast(node: exp.Expr, columns: Columns) -> None:
-    """ConfigError for a text that is nothing of the type that it is converted to."""
+def check_cast(node: exp.Cast, columns: Columns) -> None:
+    """ConfigError for a text that is nothing of the type that it is converted to; TRY_CAST asks for NULL then."""
     if _is_text(node.this):
         _check_texts(node, [node.this], _type_of([node], columns))
 
 
-def check_calculated(node: exp.Expr, columns: Columns) -> None:
+def check_calculated(node: exp.Expr, operands: Sequence[Operand]) -> None:
     """ConfigError for a text in arithmetic with numbers that is none. A text beside a date may be an interval."""
-    operands = [node.this, node.expression]
-    texts = [each for each in operands if _is_text(each)]
-    others = [each for each in operands if not _is_text(each)]
-    if texts and others and column_type(_type_of(others, columns)) in ("integer", "number"):
-        _check_texts(node, texts, _type_of([node], columns))
+    texts = [each for each, _ in operands if _is_text(each)]
+    other = next((known.type for each, known in operands if not _is_text(each)), None)
+    if texts and other in ("integer", "number"):
+        _check_texts(node, texts, TYPES[other])
 
 
 def _check_texts(node: exp.Expr, texts: Sequence[exp.Expr], kind: str) -> None:
@@ -99,6 +112,11 @@ def _is_text(node: exp.Expr) -> bool:
     """Whether it is a text as it is written. DuckDB converts no other to the type of what it is compared with."""
     plain = node.unnest()
     return isinstance(plain, exp.Literal) and plain.is_string
+
+
+def _is_number(node: exp.Expr) -> bool:
+    plain = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(plain, exp.Literal) and not plain.is_string
 
 
 def _type_of(nodes: Sequence[exp.Expr], columns: Columns) -> str:

@@ -16,7 +16,7 @@ from winnow.analytics.sql.choosing_conditions import (
     succeeds,
     too_many_conditions,
 )
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import describe_condition, describe_expression
 from winnow.analytics.sql.described import LARGEST_WHOLE, Described
 from winnow.analytics.sql.duckdb_engine import MICROSECONDS_A_DAY
 from winnow.analytics.sql.query_plan import SEARCHES, Argument, Function, QueryAggregate
@@ -145,7 +145,7 @@ class AggregateReader:
 
     def _described(self, node: exp.Expr, condition: exp.Expr | None) -> Described:
         if condition is not None:
-            describe_expression(condition, self.source.described)
+            describe_condition(condition, self.source.described)
         if isinstance(node, exp.Star):
             return Described(type="integer", low=1, high=1)
         return describe_expression(node, self.source.described)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, line_of, refused
 from winnow.analytics.sql.check_plan import check_plan
-from winnow.analytics.sql.describe_expression import describe_expression, refuse_subqueries
+from winnow.analytics.sql.describe_expression import describe_condition, describe_expression, refuse_subqueries
 from winnow.analytics.sql.described import Described
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.finish_query import check_finish
@@ -186,8 +186,10 @@ class _Planner:
     def _check_end(self, end: _End, released: Sequence[QueryKey | QueryAggregate]) -> None:
         """Whether types fit in the end of the statement: it would fail only after all has been opened and paid for."""
         known = {each.name: Described(type=column_type(each.type)) for each in released}
-        for node in (*end.finished, *end.conditions, *(each.this for each in end.order)):
+        for node in (*end.finished, *(each.this for each in end.order)):
             describe_expression(node, lambda column: known[column.name])
+        for node in end.conditions:
+            describe_condition(node, lambda column: known[column.name])
 
     def _extremes(self) -> list[exp.Expr]:
         """MIN and MAX, with their FILTER."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import refused
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import describe_condition, describe_expression
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
 from winnow.analytics.sql.parse_sql import parse_sql
@@ -58,7 +58,7 @@ def _make_plan(sql: str, table: str, declared: str) -> RowsPlan:
     if tree.args.get("offset"):
         raise refused(tree.args["offset"], "OFFSET over rows is not supported; choose rows by WHERE")
     if tree.args.get("where"):
-        describe_expression(tree.args["where"].this, source.described)
+        describe_condition(tree.args["where"].this, source.described)
     shown = list(_shown(tree, source))
     order = order_keys(_resolved_order(tree, shown, source), source.described)
     with connection() as opened:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from winnow.analytics.sql.allowed_nodes import AGGREGATES, refused
-from winnow.analytics.sql.describe_expression import describe_expression
+from winnow.analytics.sql.describe_expression import describe_condition, describe_expression
 from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.join_links import check_links, refuse_distance_join
 from winnow.analytics.sql.joined_subquery import joined_often
@@ -234,7 +234,7 @@ def check_condition(node: exp.Expr, source: RowSource, *, required: bool = True)
     elif isinstance(node, exp.In) and node.args.get("query"):
         _check_membership(node, source, required)
     else:
-        describe_expression(node, source.described)
+        describe_condition(node, source.described)
 
 
 def _without_columns(node: exp.Exists) -> exp.Expr:

@@ -169,7 +169,7 @@ def _plainly(details: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "the server's certificate is expired, for another host, or from another project"
     if "Connection refused" in details:
-        return "no server is listening"
+        return "no server is listening; start it, or check the address"
     if "Socket closed" in details or "reset" in details:
         return "the server closed the connection; if that persists, it rejects our certificate (expired or foreign)"
     return one_line(details)
