@@ -22,7 +22,8 @@ from winnow.papers import (
 from winnow.papers.result_json_lines import linear_case_result_lines, lines_by_key
 from winnow.papers.srpfl import DATA_CASES, FIGURES
 from winnow.papers.srpfl.linear_figure import LinearFigure, fit_ratios
-from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, elapsed_seconds, mean_speedup
+from winnow.papers.srpfl.methods import FEDREP, METHODS, SRPFL, mean_speedup
+from winnow.papers.srpfl.score_trace import elapsed_seconds
 from winnow.runs import RunFolder
 from winnow.runs.changed_communication_cost import with_communication_cost
 
@@ -187,3 +188,42 @@ def test_gains_by_share_of_the_others_best_and_by_time_by_hand():
     as_long = text.split("by the time at which the shorter of their runs ends")[1].split("</table>")[0]
     assert "0.780 and 0.600" in as_long  # FedRep's second round ends after SRPFL's last
     assert "0.780 and 0.730" in as_long  # at 10 a round SRPFL ends at 36, FedRep's second round at 28
+
+
+def protocol_line(algorithm: str, seed: int = 0, **more: object) -> RunResultLine:
+    values = {"rounds": 2, "trace": (0.1, 0.5, 0.7), "seconds": (0.0, 4.0, 8.0), "tuned": (0.3, 0.85, 0.95)}
+    return RunResultLine(item="protocols-small", algorithm=algorithm, seed=seed, **(values | more))  # type: ignore[arg-type]
+
+
+def test_protocols_count_runs_that_diverged_and_tell_a_short_round_from_learning():
+    lines = [
+        protocol_line("fedrep"),
+        protocol_line("fedrep", 1),
+        protocol_line("srpfl-stages-1", seconds=(0.0, 0.5, 1.0), tuned=(0.3, 0.85, 0.93)),
+        protocol_line("srpfl-stages-1", 1, seconds=(0.0, 0.5, 1.0), tuned=(0.3, 0.85, 0.91)),
+        protocol_line("hf-maml", tuned=(0.1, 0.9, None)),
+        protocol_line("hf-maml", 1, tuned=(0.1, 0.6, 0.5)),
+    ]
+    tuned = page_of(lines).split("<h2>Two protocols of evaluation: srpfl-mnist-small")[1].split("Clients' own heads")[0]
+    cells = {row.split("</th>")[0]: row.split("<td>")[1:] for row in tuned.split('<th scope="row">')[1:]}
+    maml = [cell.split("</td>")[0] for cell in cells["HF-MAML, β = 0.1, after one step (2)"]]
+    assert maml[:3] == ["0.100 ± 0.000", "0.750 ± 0.212 (1 of 2 diverged)", "0.500 (1 of 2 diverged)"]
+    assert maml[5:] == ["4.00 (1 of 2): 1.0 ×", "1"]
+    srpfl = [cell.split("</td>")[0] for cell in cells["SRPFL, stages of 1 round (2)"]]
+    assert srpfl[3:] == ["none of 2", "–", "0.50 ± 0.00: 8.0 ± 0.0 ×", "1"]
+    assert "At 0.8 what is gained by SRPFL, stages of 1 round is only that rounds wait for fewer clients" in tuned
+    assert "At 0.94 what is gained" not in tuned
+    assert "SRPFL, stages of 1 round −3.0 ± 1.4; HF-MAML, β = 0.1, after one step −45.0 (1 of 2)." in tuned
+    assert "FedRep and SRPFL 5 × (10 + 1)" in tuned
+
+
+def test_a_lucky_round_is_not_sustained():
+    lucky, steady = (0.1, 0.95, *[0.5] * 6), (0.1, 0.95, *[0.96] * 6)
+    seconds, rounds = tuple(float(each) for each in range(8)), 7
+    both = {
+        algorithm: run_line(algorithm, trace=trace, seconds=seconds, rounds=rounds)
+        for algorithm, trace in (("srpfl", lucky), ("fedrep", steady))
+    }
+    text = page_of(list(both.values()))
+    assert "are the same, but for: fig3-small: SRPFL and FedRep / 0.94 / none of 1 and 1 / none of 1 and 11" in text
+    assert "SRPFL less FedRep, best score −1.0, last score −46.0" in text

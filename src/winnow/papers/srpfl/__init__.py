@@ -51,7 +51,7 @@ PROTOCOLS = tuple(
         name=f"protocols-{case}",
         title=f"Two protocols of evaluation: {preset}",
         preset=preset,
-        targets=(0.8, target),
+        targets=(target, 0.8),
         about=f"{data}. Each client's time is drawn once from Exp(1); all 100 clients participate.",
     )
     for case in ("small", "writers")

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from winnow.papers.page_blocks import PageBlock, TableBlock
+from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.result_json_lines import ResultLines, RunResultLine
-from winnow.papers.srpfl.methods import COMMUNICATION_COSTS, METHOD_PAIRS, ComparedMethod, elapsed_seconds
+from winnow.papers.srpfl.methods import COMMUNICATION_COSTS, METHOD_PAIRS, ComparedMethod
+from winnow.papers.srpfl.score_trace import elapsed_seconds, points_ahead, points_text, score_at
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 
@@ -17,7 +18,7 @@ SeedPairs = list[tuple[RunResultLine, RunResultLine]]
 
 
 def speedup_blocks(lines: ResultLines, of: str) -> list[PageBlock]:
-    """Both tables of a figure, where it has runs of a pair on the same seeds."""
+    """Both tables of a figure and who ends higher, where it has runs of a pair on the same seeds."""
     pairs = [(quick, slow, both) for quick, slow in METHOD_PAIRS if (both := _same_seeds(quick, slow, lines, of))]
     if not pairs:
         return []
@@ -42,7 +43,28 @@ def speedup_blocks(lines: ResultLines, of: str) -> list[PageBlock]:
             ("Methods", *(f"C.T. = {cost}" for cost in COMMUNICATION_COSTS)),
             as_long,
         ),
+        TextBlock(
+            "After equally many rounds, in points and paired by seed: "
+            + "; ".join(_ending(quick, slow, both) for quick, slow, both in pairs)
+            + "."
+        ),
     ]
+
+
+def _ending(quick: ComparedMethod, slow: ComparedMethod, both: SeedPairs) -> str:
+    shared = [min(run.rounds, other.rounds) for run, other in both]
+    told = []
+    for name, score in (("best", np.nanmax), ("last", lambda values: score_at(values, -1))):
+        mine, theirs = (
+            {
+                pair[place].seed: score(method.values(pair[place])[: rounds + 1])
+                for pair, rounds in zip(both, shared, strict=True)
+            }
+            for place, method in enumerate((quick, slow))
+        )
+        ahead = points_ahead(mine, theirs)
+        told.append(f"{name} score {points_text(ahead)}" if ahead else "")
+    return f"{quick.title} less {slow.title}, " + ", ".join(filter(None, told))
 
 
 def _named(quick: ComparedMethod, slow: ComparedMethod) -> str:

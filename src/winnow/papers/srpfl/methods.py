@@ -1,14 +1,10 @@
 """The methods of figure 3, and what their runs say about time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.papers.srpfl.score_trace import Scores, best_score, scores_of, seconds_reaching, speedup
 from winnow.report import MeanAndSd
-from winnow.report.number_format import mean_sd_text
 
 COMMUNICATION_COSTS = (0, 10, 100)
 """The costs of communication a round that the paper shows (C.T.): they only shift the clock, so one run serves all."""
@@ -23,18 +19,16 @@ class ComparedMethod:
     algorithm: str
     tuned: bool = False
 
-    def values(self, run: RunResultLine) -> NDArray[np.float64]:
-        """Accuracy by round, nan where it was not measured."""
-        return np.array(run.tuned if self.tuned else run.trace, np.float64)
+    def values(self, run: RunResultLine) -> Scores:
+        return scores_of(run, tuned=self.tuned)
 
     def best(self, run: RunResultLine) -> float | None:
-        values = self.values(run)
-        return float(np.nanmax(values)) if np.isfinite(values).any() else None
+        return best_score(self.values(run))
 
-    def seconds_to(self, target: float, run: RunResultLine, communication: float) -> float | None:
-        """The time at which a run first reaches the target."""
-        reached = np.flatnonzero(self.values(run) >= target)
-        return float(elapsed_seconds(run, communication)[reached[0]]) if len(reached) else None
+    def seconds_to(
+        self, target: float, run: RunResultLine, communication: float, *, sustained: bool = False
+    ) -> float | None:
+        return seconds_reaching(run, target, tuned=self.tuned, communication=communication, sustained=sustained)
 
     def runs(self, lines: ResultLines, of: str) -> list[RunResultLine]:
         return [run for run in run_result_lines(lines, of, self.algorithm) if self.best(run) is not None]
@@ -73,27 +67,19 @@ TUNING = {
 """What clients do before they evaluate a tuned model."""
 
 
-def elapsed_seconds(run: RunResultLine, communication: float) -> NDArray[np.float64]:
-    """The time at each point of a run, had every round cost so much more; the first point lies before all rounds."""
-    later: NDArray[np.float64] = np.array(run.seconds) + communication * np.arange(len(run.seconds))
-    return later
-
-
 def mean_speedup(
-    quick: ComparedMethod, slow: ComparedMethod, target: float, communication: float, lines: ResultLines, of: str
+    quick: ComparedMethod,
+    slow: ComparedMethod,
+    target: float,
+    communication: float,
+    lines: ResultLines,
+    of: str,
+    *,
+    sustained: bool = False,
 ) -> MeanAndSd | None:
     """How many times as soon one method is at the target as another, over the seeds on which both reach it."""
-    times = [
-        {run.seed: method.seconds_to(target, run, communication) for run in method.runs(lines, of)}
+    sooner, later = (
+        {run.seed: method.seconds_to(target, run, communication, sustained=sustained) for run in method.runs(lines, of)}
         for method in (quick, slow)
-    ]
-    pairs = ((sooner, times[1].get(seed)) for seed, sooner in times[0].items())
-    return MeanAndSd.of(later / sooner for sooner, later in pairs if sooner and later)
-
-
-def times_text(times: Sequence[float | None], digits: int = 0) -> str:
-    """The mean over the runs that got there, and how many did where not all."""
-    reached = sum(time is not None for time in times)
-    if not reached:
-        return f"none of {len(times)}"
-    return mean_sd_text(MeanAndSd.of(times), digits) + (f" ({reached} of {len(times)})" if reached < len(times) else "")
+    )
+    return speedup(sooner, later)

@@ -25,8 +25,14 @@ from winnow.papers.srpfl.methods import (
     TUNE_EVERY,
     TUNING,
     ComparedMethod,
-    elapsed_seconds,
     mean_speedup,
+)
+from winnow.papers.srpfl.score_trace import (
+    elapsed_seconds,
+    rounds_text,
+    score_at,
+    scores_of,
+    sustained_text,
     times_text,
 )
 from winnow.report import MeanAndSd
@@ -78,14 +84,14 @@ class AccuracyTimeFigure(PaperItem):
             TextBlock(self.about),
             FigureBlock(accuracy_time_figure(shown, self.target), caption),
             TableBlock(self._caption(shown), _header("Best accuracy"), [self._row(*row) for row in shown + besides]),
+            *_common_models(shown),
             *speedup_blocks(lines, self.name),
         ]
 
     def _caption(self, shown: Sequence[tuple[ComparedMethod, Sequence[RunResultLine]]]) -> str:
-        rounds = sorted({run.rounds for _, runs in shown for run in runs})
-        lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         return (
-            f"{lasted} rounds; number of seeds in brackets; total time to reach {self.target:g} for three costs"
+            f"{rounds_text([run for _, runs in shown for run in runs])} rounds; number of seeds in brackets; total time"
+            f" to first reach {self.target:g} for three costs"
             " of communication."
             " FT, HF-MAML and the last rows show models that clients fine-tuned before evaluation; the last rows"
             " follow the protocol of the authors' code."
@@ -104,28 +110,57 @@ class TimeToTargetTable(PaperItem):
     figures: tuple[AccuracyTimeFigure, ...]
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
-        rows = [
+        first, sustained = (self._rows(lines, sustained=sustained) for sustained in (False, True))
+        if not first:
+            return []
+        caption = "Total time of both methods and the speed-up of the first; mean ± sd over seeds."
+        later = [" / ".join(row) for row, other in zip(sustained, first, strict=True) if row != other]
+        return [TableBlock(caption, _header("Target"), first), TextBlock(sustained_text(later))]
+
+    def _rows(self, lines: ResultLines, *, sustained: bool) -> list[list[str]]:
+        return [
             [f"{figure.name}: {quick.title} and {slow.title}", f"{figure.target:g}", *cells]
             for figure in self.figures
             for quick, slow in METHOD_PAIRS
-            if any(cells := [_compared(quick, slow, figure, cost, lines) for cost in COMMUNICATION_COSTS])
+            if any(cells := [_compared(quick, slow, figure, cost, lines, sustained) for cost in COMMUNICATION_COSTS])
         ]
-        caption = "Total time of both methods and the speed-up of the first; mean ± sd over seeds."
-        return [TableBlock(caption, _header("Target"), rows)] if rows else []
 
 
 def _compared(
-    quick: ComparedMethod, slow: ComparedMethod, figure: AccuracyTimeFigure, communication: float, lines: ResultLines
+    quick: ComparedMethod,
+    slow: ComparedMethod,
+    figure: AccuracyTimeFigure,
+    communication: float,
+    lines: ResultLines,
+    sustained: bool,
 ) -> str:
     times = [
-        [method.seconds_to(figure.target, run, communication) for run in method.runs(lines, figure.name)]
+        [
+            method.seconds_to(figure.target, run, communication, sustained=sustained)
+            for run in method.runs(lines, figure.name)
+        ]
         for method in (quick, slow)
     ]
     if not all(times):
         return ""
-    gain = mean_speedup(quick, slow, figure.target, communication, lines, figure.name)
+    gain = mean_speedup(quick, slow, figure.target, communication, lines, figure.name, sustained=sustained)
     both = f"{times_text(times[0])} and {times_text(times[1])}"
     return both if gain is None else f"{both}: {mean_sd_text(gain, 2)} ×"
+
+
+def _common_models(shown: Sequence[tuple[ComparedMethod, Sequence[RunResultLine]]]) -> list[TextBlock]:
+    """What the curves of tuned models do not show, where no other curve does: the model that clients share."""
+    untuned = {method.algorithm for method, _ in shown if not method.tuned}
+    return [
+        TextBlock(
+            f"{method.title}'s common model, before clients tune it: best accuracy"
+            f" {mean_sd_text(MeanAndSd.of(np.nanmax(trace) for trace in traces), 3)}, last"
+            f" {mean_sd_text(MeanAndSd.of(score_at(trace, -1) for trace in traces), 3)}."
+        )
+        for method, runs in shown
+        if method.tuned and method.algorithm not in untuned
+        for traces in [[scores_of(run, tuned=False) for run in runs]]
+    ]
 
 
 def _header(second: str) -> list[str]:
