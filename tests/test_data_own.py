@@ -284,6 +284,17 @@ def test_an_npz_by_somebody_else_is_refused_in_a_short_line(tmp_path, members, e
     assert len(line) < 400 + len(str(tmp_path))
 
 
+def test_an_encrypted_npz_is_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 2)), y=np.array([0, 1, 0, 1]))
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # of a member, where it is and in the list of all
+        content[content.index(mark) + flags] |= 1
+    (tmp_path / "own.npz").write_bytes(content)
+    line = refusal(path=tmp_path / "own.npz", scale="none")
+    assert "own.npz is not a readable .npz of plain arrays: " in line
+    assert "encrypted" in line
+
+
 def test_an_npz_that_claims_more_than_fits_into_memory_is_refused(tmp_path):
     claimed = io.BytesIO()
     np.lib.format.write_array_header_1_0(claimed, {"descr": "<f4", "fortran_order": False, "shape": (10**13, 2)})
