@@ -295,6 +295,20 @@ def test_an_encrypted_npz_is_refused(tmp_path):
     assert "encrypted" in line
 
 
+@pytest.mark.parametrize("damage", ["bytes", "header", "type"])
+def test_a_damaged_npz_is_refused(tmp_path, damage):
+    header = {"bytes": X[10:], "header": b"{'descr': (", "type": X[10:].replace(b"<f4", b"<,,")}[damage]
+    size = len(header).to_bytes(2, "little") if damage == "header" else X[8:10]
+    with zipfile.ZipFile(tmp_path / "own.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", X[:8] + size + header)
+        archive.writestr("y.npy", Y)
+    if damage == "bytes":
+        content = bytearray((tmp_path / "own.npz").read_bytes())
+        content[40:60] = bytes(255 - each for each in content[40:60])
+        (tmp_path / "own.npz").write_bytes(content)
+    assert "own.npz is not a readable .npz of plain arrays: " in refusal(path=tmp_path / "own.npz", scale="none")
+
+
 def test_an_npz_that_claims_more_than_fits_into_memory_is_refused(tmp_path):
     claimed = io.BytesIO()
     np.lib.format.write_array_header_1_0(claimed, {"descr": "<f4", "fortran_order": False, "shape": (10**13, 2)})

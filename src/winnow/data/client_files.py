@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_formats import array_names, check_array_names, read_npz
+from winnow.data.file_formats import array_names, check_array_names, npz_errors, read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
@@ -117,13 +117,14 @@ def _is_number(stem: str) -> bool:
 
 def _rows(path: Path) -> int:
     """How many rows the array x of a file has, by its head."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open("x.npy") as head:
-            check_array_names(path, array_names(path, archive))
+    with npz_errors(path), zipfile.ZipFile(path) as archive:
+        names = array_names(path, archive)
+        if "x" not in names:
+            raise DataError(f"{path} has no array 'x'; save x and y with np.savez")
+        check_array_names(path, names)
+        with archive.open("x.npy") as head:
             read = npy.read_array_header_1_0 if npy.read_magic(head) == (1, 0) else npy.read_array_header_2_0
             shape = read(head)[0]
-    except KeyError:
-        raise DataError(f"{path} has no array 'x'; save x and y with np.savez") from None
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
-        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
+    if min(shape, default=0) < 0:
+        raise DataError(f"{path}: the array x has an impossible shape, {shape}")
     return int(shape[0]) if shape else 0

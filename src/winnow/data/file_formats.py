@@ -1,10 +1,12 @@
 """Files of the user's own, told apart by how their names end, and files that may be stored plain or gzipped."""
 
 import gzip
+import tokenize
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,16 @@ from winnow.core.untrusted_text import one_line
 
 OWN_FILE_TYPES = (".npz", ".csv", ".csv.gz", ".parquet")
 """The kinds of files that a user's own data may be in."""
+DAMAGED_NPZ = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,  # encrypted
+    SyntaxError,  # a header that is no Python
+    tokenize.TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 MOST_SHOWN, NAMES_LISTED = 40, 8
 """So much of a name, and so many names, a message quotes."""
 ROW_ARRAYS = ("x", "y", "owners", "keys")
@@ -56,22 +68,32 @@ def read_npz(
     path: Path, wanted: Sequence[str], also: Sequence[str] = (), *, known: Sequence[str] = ROW_ARRAYS
 ) -> dict[str, NDArray[Any]]:
     """The wanted arrays of an .npz file, and of the others those that it has. It may hold `known` ones alone."""
+    with (
+        npz_errors(path),
+        zipfile.ZipFile(path) as archive,
+        np.load(path, allow_pickle=False) as arrays,
+    ):
+        names = array_names(path, archive)
+        for key in wanted:
+            if key not in names:
+                raise DataError(f"{path} has no array '{key}'; it holds {_listed(names)}")
+        check_array_names(path, names, known)
+        return {key: arrays[key] for key in (*wanted, *also) if key in names}
+
+
+@contextmanager
+def npz_errors(path: Path) -> Iterator[None]:
+    """DataError for whatever zipfile and numpy say of a file that is damaged, or that was made to be."""
     try:
-        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
-            names = array_names(path, archive)
-            for key in wanted:
-                if key not in names:
-                    raise DataError(f"{path} has no array '{key}'; it holds {_listed(names)}")
-            check_array_names(path, names, known)
-            return {key: arrays[key] for key in (*wanted, *also) if key in names}
+        yield
     except MemoryError as error:
         raise DataError(f"{path} has arrays that do not fit into memory") from error
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
+    except DAMAGED_NPZ as error:
         raise DataError(f"{path} is not a readable .npz of plain arrays: {first_line(error)}") from error
 
 
 def array_names(path: Path, archive: zipfile.ZipFile) -> list[str]:
-    """What an .npz file holds; DataError for a name that stands there twice, or for something that is no array."""
+    """What an .npz file holds; DataError for a name that appears twice, or for something that is no array."""
     held = Counter(archive.namelist())
     for name, times in held.items():
         if not name.endswith(".npy"):

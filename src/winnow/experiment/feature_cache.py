@@ -3,6 +3,7 @@
 A folder has one file for every few thousand samples, each whole or absent, so a process that is killed loses little.
 """
 
+import errno
 import warnings
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
@@ -17,6 +18,7 @@ from winnow.data.file_formats import read_npz
 from winnow.runs.atomic_write import one_line_errors, write_atomically
 
 DIGEST_BYTES = 16
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 FILE_ARRAYS = ("digests", "features")
 
 
@@ -49,7 +51,7 @@ class FeatureCache:
         return np.stack([self._known[digest] for digest in digests])
 
     def add(self, digests: Sequence[bytes], features: NDArray[np.float32]) -> None:
-        """Keep the features of these samples. Where the file system refuses, what took hours stays in memory."""
+        """Keep the features of these samples. Where the disk is full, what took hours stays in memory."""
         self._known |= dict(zip(digests, features, strict=True))
         if self._folder is None or not digests:
             return
@@ -57,6 +59,8 @@ class FeatureCache:
             with one_line_errors(self._folder):
                 _write(self._folder, digests, features)
         except RunError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in DISK_FULL:
+                raise
             told = f"features could not be kept ({error}); the run goes on, and another one encodes these samples again"
             warnings.warn(told, WinnowWarning, stacklevel=2)
             self._folder = None  # one warning is enough

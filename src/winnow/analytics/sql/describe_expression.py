@@ -18,8 +18,8 @@ from winnow.analytics.sql.operand_types import (
     check_calculated,
     check_cast,
     check_compared,
-    check_condition,
     check_converted,
+    check_is_condition,
 )
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
@@ -96,7 +96,7 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
 def describe_condition(node: exp.Expr, columns: Columns) -> Described:
     """Of WHERE, ON, FILTER or HAVING; ConfigError for what is neither true nor false, too."""
     described = describe_expression(node, columns)
-    check_condition(node, described)
+    check_is_condition(node, described)
     return described
 
 
@@ -143,18 +143,18 @@ def _check_operands(node: exp.Expr, operands: list[Operand], columns: Columns) -
             check_compared(node, operands[:first])
             check_converted(node, operands[:first], columns)
         else:
-            _check_conditions(operands[:first])
+            _check_is_conditions(operands[:first])
     if isinstance(node, exp.And | exp.Or | exp.Not):
-        _check_conditions(operands)
+        _check_is_conditions(operands)
     if isinstance(node, ARITHMETIC):
         check_calculated(node, operands)
     if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
         check_cast(node, columns)
 
 
-def _check_conditions(operands: list[Operand]) -> None:
+def _check_is_conditions(operands: list[Operand]) -> None:
     for each, known in operands:
-        check_condition(each, known)
+        check_is_condition(each, known)
 
 
 def refuse_subqueries(node: exp.Expr) -> None:

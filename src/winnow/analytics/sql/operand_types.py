@@ -1,4 +1,4 @@
-"""Operands that DuckDB converts to one type. Of a text that it cannot convert it would make NULL, which no row is equal
+"""Operands that DuckDB converts to one type. It would turn text that it cannot convert into NULL, which no row is equal
 to or beyond: the answer would be empty, and nobody would know why. After GROUP BY it would fail, and all has been paid.
 """
 
@@ -58,7 +58,7 @@ def _remedy(types: set[ColumnType]) -> str:
     return "convert one of them with TRY_CAST"
 
 
-def check_condition(node: exp.Expr, known: Described) -> None:
+def check_is_condition(node: exp.Expr, known: Described) -> None:
     """ConfigError for what is neither true nor false where a condition belongs."""
     if _is_text(node):
         _check_texts(node, [node], "BOOLEAN")
@@ -123,6 +123,8 @@ def _type_of(nodes: Sequence[exp.Expr], columns: Columns) -> str:
     """DuckDB's type of what can be any of these; empty where that is not known, or where it accepts no such thing."""
     if any(columns(each).type is None for node in nodes for each in node.find_all(exp.Column)):
         return ""
+    if len(nodes) == 1 and isinstance(nodes[0], exp.Column):
+        return TYPES[columns(nodes[0]).type or "text"]
 
     def typed(each: exp.Expr) -> exp.Expr:
         if not isinstance(each, exp.Column):

@@ -7,7 +7,7 @@ import numpy as np
 from winnow.papers.page_blocks import PageBlock, TableBlock, TextBlock
 from winnow.papers.result_json_lines import ResultLines, RunResultLine
 from winnow.papers.srpfl.methods import COMMUNICATION_COSTS, METHOD_PAIRS, ComparedMethod
-from winnow.papers.srpfl.score_trace import elapsed_seconds, points_ahead, points_text, score_at
+from winnow.papers.srpfl.score_trace import best_score, elapsed_seconds, points_ahead, points_text, score_at
 from winnow.report import MeanAndSd
 from winnow.report.number_format import mean_sd_text
 
@@ -54,7 +54,7 @@ def speedup_blocks(lines: ResultLines, of: str) -> list[PageBlock]:
 def _ending(quick: ComparedMethod, slow: ComparedMethod, both: SeedPairs) -> str:
     shared = [min(run.rounds, other.rounds) for run, other in both]
     told = []
-    for name, score in (("best", np.nanmax), ("last", lambda values: score_at(values, -1))):
+    for name, score in (("best", best_score), ("last", lambda values: score_at(values, -1))):
         mine, theirs = (
             {
                 pair[place].seed: score(method.values(pair[place])[: rounds + 1])

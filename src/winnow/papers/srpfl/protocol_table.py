@@ -205,8 +205,8 @@ def _equal_rounds(target: float, shown: Shown, *, tuned: bool) -> str:
     if not alike or not any(fedrep.values() if fedrep else ()):
         return ""
     return (
-        f"At {target:g} what is gained by {', '.join(alike)} is only that rounds wait for fewer clients: they need as"
-        " many rounds as FedRep on every seed."
+        f"At {target:g} these methods need as many rounds as FedRep on every seed, and gain only by rounds that wait"
+        f" for fewer clients: {'; '.join(alike)}."
     )
 
 

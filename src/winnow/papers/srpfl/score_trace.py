@@ -87,7 +87,7 @@ def range_text(rounds: Sequence[int | None]) -> str:
 
 def sustained_text(different: Sequence[str]) -> str:
     """Which times differ if one lucky round does not count."""
-    rule = "Times to a sustained crossing, which five rounds follow whose mean is at the target, too, are the same"
+    rule = "Times to a sustained crossing (the next five rounds average at least the target) are the same"
     return f"{rule}, but for: {'; '.join(different)}." if different else f"{rule} in every row."
 
 

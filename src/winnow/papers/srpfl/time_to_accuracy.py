@@ -28,6 +28,7 @@ from winnow.papers.srpfl.methods import (
     mean_speedup,
 )
 from winnow.papers.srpfl.score_trace import (
+    best_score,
     elapsed_seconds,
     rounds_text,
     score_at,
@@ -154,7 +155,7 @@ def _common_models(shown: Sequence[tuple[ComparedMethod, Sequence[RunResultLine]
     return [
         TextBlock(
             f"{method.title}'s common model, before clients tune it: best accuracy"
-            f" {mean_sd_text(MeanAndSd.of(np.nanmax(trace) for trace in traces), 3)}, last"
+            f" {mean_sd_text(MeanAndSd.of(map(best_score, traces)), 3)}, last"
             f" {mean_sd_text(MeanAndSd.of(score_at(trace, -1) for trace in traces), 3)}."
         )
         for method, runs in shown
