@@ -318,7 +318,7 @@ def test_a_setting_of_another_model_is_refused() -> None:
         read_question({"kind": "fit", "model": "linear", "table": "t", "formula": "y ~ a", "penalty": 2.0})
     with pytest.raises(ConfigError, match="columns is for pca and kmeans, not for linear"):
         read_question({"kind": "fit", "model": "linear", "table": "t", "formula": "y ~ a", "columns": ["b"]})
-    sent = FitQuestion(table="t", model="linear", formula="y ~ a").model_dump(mode="json", exclude_none=True)
+    sent = FitQuestion(table="t", model="linear", formula="y ~ a").section()
     assert read_question(sent) == FitQuestion(table="t", model="linear", formula="y ~ a")
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from test_science import invitations_by_condition, needs
+from selection_rates import selections_by_condition
+from test_science import needs
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import Result, run_experiment
@@ -45,7 +46,7 @@ def test_selection_by_profile_is_ahead_among_foreign_clients_and_hardly_asks_the
     """Published, with three seeds and 30 rounds: 2.4 points ahead of uniform selection."""
     by_profile = run(data_directory, "semifl", *FOREIGN, *SHORT, *PROFILE.settings)
     assert last_accuracy(by_profile) > last_accuracy(run(data_directory, "semifl", *FOREIGN, *SHORT))
-    invited = invitations_by_condition(by_profile)
+    invited = selections_by_condition(by_profile)
     assert max(invited["irrelevant"], invited["salt-and-pepper"]) < 0.2 * invited["clean"]
 
 

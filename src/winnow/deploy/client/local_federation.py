@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ machine. Only a process that hangs is waited for so long; one that exits is noti
 """
 START_SECONDS_PER_SITE = 3.0
 STOP_SECONDS = 10.0
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +155,36 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
 @contextmanager
 def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    fork_server = _start_fork_server(folder)
+    fork_server: list[subprocess.Popen[bytes]] = []
     try:
+        with _uninterrupted():
+            fork_server.append(_start_fork_server(folder))
+        still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: fork_server[0]}, 0)
+        while not (folder / FORK_SERVER_SOCKET).is_socket():
+            still_starting()
         for name in ("server", *names):
-            processes[name] = start_process(folder, name)
+            with _uninterrupted():
+                processes[name] = start_process(folder, name)
         yield processes
     finally:
-        _stop([fork_server, *processes.values()])
+        _stop([*fork_server, *processes.values()])
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals to end wait until a process that is being started is known: nobody would stop it otherwise."""
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield
+        return
+    arrived: list[int] = []
+    before = {each: signal.signal(each, lambda number, frame: arrived.append(number)) for each in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    for number in arrived[:1]:
+        signal.raise_signal(number)
 
 
 def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
@@ -167,7 +192,7 @@ def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
     cpus = sorted(os.sched_getaffinity(0))
     limits = ProcessLimits(memory_mb=0, cpus=cpus[:1])
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
             env=environment(folder, limits, shared_cache=True),
             cwd=folder,
@@ -176,10 +201,6 @@ def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
             stderr=output,
             start_new_session=True,
         )
-    still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: process}, 0)
-    while not (folder / FORK_SERVER_SOCKET).is_socket():
-        still_starting()
-    return process
 
 
 def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
