@@ -155,19 +155,14 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
 @contextmanager
 def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    fork_server: list[subprocess.Popen[bytes]] = []
+    fork_server = _start_fork_server(folder)
     try:
-        with _uninterrupted():
-            fork_server.append(_start_fork_server(folder))
-        still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: fork_server[0]}, 0)
-        while not (folder / FORK_SERVER_SOCKET).is_socket():
-            still_starting()
         for name in ("server", *names):
             with _uninterrupted():
                 processes[name] = start_process(folder, name)
         yield processes
     finally:
-        _stop([*fork_server, *processes.values()])
+        _stop([fork_server, *processes.values()])
 
 
 @contextmanager
@@ -192,7 +187,7 @@ def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
     cpus = sorted(os.sched_getaffinity(0))
     limits = ProcessLimits(memory_mb=0, cpus=cpus[:1])
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
-        return subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
             env=environment(folder, limits, shared_cache=True),
             cwd=folder,
@@ -201,6 +196,10 @@ def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
             stderr=output,
             start_new_session=True,
         )
+    still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: process}, 0)
+    while not (folder / FORK_SERVER_SOCKET).is_socket():
+        still_starting()
+    return process
 
 
 def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
