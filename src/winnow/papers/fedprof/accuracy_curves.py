@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from winnow.papers.fedprof.tables import ALGORITHM_TITLES, ResultTable
+from winnow.papers.fedprof.table_rows import table_row
+from winnow.papers.fedprof.tables import ResultTable
 from winnow.papers.figures import metric_curves
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
@@ -31,7 +32,7 @@ class AccuracyCurvesFigure(PaperItem):
 
     def blocks(self, lines: ResultLines) -> list[PageBlock]:
         groups = {name: run_result_lines(lines, self.table.name, name) for name in self.table.values(self.group)}
-        traced = {ALGORITHM_TITLES[name]: runs for name, runs in groups.items() if any(run.trace for run in runs)}
+        traced = {table_row(name).title: runs for name, runs in groups.items() if any(run.trace for run in runs)}
         caption = f"{self.table.preset}, {self.group} aggregation: accuracy on the reference set; dashed, the target"
         if not traced:
             return []

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from winnow.papers.fedprof.table_cells import TableCell, compact_spread_text
+from winnow.papers.fedprof.table_rows import table_row
 from winnow.papers.page_blocks import TableBlock
 from winnow.papers.result_json_lines import RunResultLine, SelectionCounts
 from winnow.report import MeanAndSd
@@ -14,22 +15,19 @@ from winnow.report.paired_differences import MeanAndError, difference_text
 CLEAN = "clean"
 
 
-def not_first(
-    ours: str, leaders: Mapping[int, Sequence[str]], cells: Mapping[str, Sequence[TableCell]], titles: Mapping[str, str]
-) -> list[str]:
+def not_first(ours: str, leaders: Mapping[int, Sequence[str]], cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
     """In which columns another algorithm is ahead of `ours`; to be said before anything else."""
+    title = table_row(ours).title
     said = [
-        f"{cells[ours][place].column.title} ({titles[names[0]]} {cells[names[0]][place].text}, {titles[ours]} "
-        f"{cells[ours][place].text})"
+        f"{cells[ours][place].column.title} ({table_row(names[0]).title} {cells[names[0]][place].text},"
+        f" {title} {cells[ours][place].text})"
         for place, names in leaders.items()
         if names and ours not in names and cells[ours][place].runs
     ]
-    return [f"{titles[ours]} is not first in {'; '.join(said)}."] if said else []
+    return [f"{title} is not first in {'; '.join(said)}."] if said else []
 
 
-def differences_table(
-    ours: str, target: float, runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]
-) -> list[TableBlock]:
+def differences_table(ours: str, target: float, runs: Mapping[str, Sequence[RunResultLine]]) -> list[TableBlock]:
     """Every algorithm minus `ours`, over the seeds that both have; none where there are no such seeds."""
     own = {run.seed: run for run in runs[ours]}
     rows = []
@@ -40,7 +38,7 @@ def differences_table(
         as_long = [(run, ours) for run, ours in pairs if run.rounds == ours.rounds]
         rows.append(
             [
-                f"{titles[name]} ({len(pairs)})",
+                f"{table_row(name).title} ({len(pairs)})",
                 _paired(as_long, lambda run: run.best, 4),
                 _paired(as_long, lambda run: run.test_best, 4),
                 _paired(pairs, lambda run: run.rounds_to_target, 1),
@@ -48,8 +46,8 @@ def differences_table(
             ]
         )
     caption = (
-        f"Minus {titles[ours]}, paired by seed: mean difference ± its standard error; number of pairs in brackets."
-        " Scores of runs that lasted equally long, rounds where both reached the target."
+        f"Minus {table_row(ours).title}, paired by seed: mean difference ± its standard error; number of pairs in"
+        " brackets. Scores of runs that lasted equally long, rounds where both reached the target."
     )
     return [TableBlock(caption, ["Algorithm", "Best", "Test", "Rounds", "Sustained"], rows)] if rows else []
 
@@ -59,9 +57,7 @@ def lasted_differently(runs: Mapping[str, Sequence[RunResultLine]]) -> bool:
     return len({run.rounds for each in runs.values() for run in each}) > 1
 
 
-def common_rounds_table(
-    ours: str, runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]
-) -> list[TableBlock]:
+def common_rounds_table(ours: str, runs: Mapping[str, Sequence[RunResultLine]]) -> list[TableBlock]:
     """The best scores of as many rounds as every run of a group has, where their lengths differ."""
     if not lasted_differently(runs):
         return []
@@ -69,7 +65,7 @@ def common_rounds_table(
     best = {name: {run.seed: _best_until(run, shared) for run in each} for name, each in runs.items() if each}
     rows = [
         [
-            f"{titles[name]} ({len(scores)})",
+            f"{table_row(name).title} ({len(scores)})",
             compact_spread_text(MeanAndSd.of(scores.values()), 3),
             MISSING
             if name == ours
@@ -81,9 +77,9 @@ def common_rounds_table(
     ]
     caption = (
         "Runs of this group lasted differently long, so that their best scores do not compare. Best of the first"
-        f" {shared} rounds, which all of them have, and that minus {titles[ours]}'s, paired by seed."
+        f" {shared} rounds, which all of them have, and that minus {table_row(ours).title}'s, paired by seed."
     )
-    return [TableBlock(caption, ["Algorithm", f"Best of {shared} rounds", f"Minus {titles[ours]}"], rows)]
+    return [TableBlock(caption, ["Algorithm", f"Best of {shared} rounds", f"Minus {table_row(ours).title}"], rows)]
 
 
 def _best_until(run: RunResultLine, rounds: int) -> float | None:
@@ -96,7 +92,7 @@ def _paired(
     return difference_text(MeanAndError.of((value(other), value(own)) for other, own in pairs), decimals)
 
 
-def selections_table(runs: Mapping[str, Sequence[RunResultLine]], titles: Mapping[str, str]) -> list[TableBlock]:
+def selections_table(runs: Mapping[str, Sequence[RunResultLine]]) -> list[TableBlock]:
     """How often clients of each condition were selected, relative to clean ones; of the runs that tell."""
     counted = {name: [run.counts for run in each if run.counts] for name, each in runs.items()}
     conditions = list(
@@ -105,7 +101,7 @@ def selections_table(runs: Mapping[str, Sequence[RunResultLine]], titles: Mappin
         )
     )
     rows = [
-        [f"{titles[name]} ({len(each)})", *(_relative(each, condition) for condition in conditions)]
+        [f"{table_row(name).title} ({len(each)})", *(_relative(each, condition) for condition in conditions)]
         for name, each in counted.items()
         if each
     ]

@@ -16,6 +16,7 @@ from winnow.papers.fedprof.compare_algorithms import (
 )
 from winnow.papers.fedprof.read_bundled_toml import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
+from winnow.papers.fedprof.table_rows import table_row
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
@@ -24,33 +25,7 @@ from winnow.report import MeanAndSd
 AGGREGATION_GROUPS = ("full", "partial")
 OURS = {"full": "fedprof-full", "partial": "fedprof"}
 """FedProf in each group."""
-SETTINGS_OF_ROWS = {
-    "fedprof-alpha-25": ("fedprof", ("select.alpha=25.0",)),
-    "fedprof-full-alpha-25": ("fedprof-full", ("select.alpha=25.0",)),
-}
-"""Rows that are an algorithm with settings of their own: FedProf with the α that profiles by class have."""
 BEST_MARK = " ★"
-ALGORITHM_TITLES = {
-    "fedavg": "FedAvg",
-    "cfcfm": "CFCFM",
-    "fedprof-full": "FedProf",
-    "fedprof-full-alpha-25": "FedProf, α = 25",
-    "fedprof-full-by-class": "FedProf by class",
-    "fedavg-rp": "FedAvg-RP",
-    "fedprox": "FedProx",
-    "fedadam": "FedAdam",
-    "afl": "AFL",
-    "clustered-sampling": "Clustered sampling",
-    "fedbn": "FedBN",
-    "power-of-choice": "Power of choice",
-    "oort": "Oort",
-    "tifl": "TiFL",
-    "fedbuff": "FedBuff",
-    "safa": "SAFA",
-    "fedprof": "FedProf",
-    "fedprof-alpha-25": "FedProf, α = 25",
-    "fedprof-by-class": "FedProf by class",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +45,7 @@ class ResultTable(PaperItem):
 
     def unknown_algorithms(self) -> list[str]:
         rows = [name for group in AGGREGATION_GROUPS for name in self.values(group)]
-        return [name for name in rows if _algorithm_of(name)[0] not in Recipe.known]
+        return [name for name in rows if table_row(name).algorithm not in Recipe.known]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return [run for group in AGGREGATION_GROUPS for run in self.group_runs(group, wanted)]
@@ -79,15 +54,15 @@ class ResultTable(PaperItem):
         return [
             PaperRun(item=self.name, algorithm=row, experiment=self._experiment(group, row, seed, wanted))
             for row in self.values(group)
-            if _algorithm_of(row)[0] in Recipe.known
+            if table_row(row).algorithm in Recipe.known
             for seed in range(wanted.seeds)
         ]
 
-    def _experiment(self, group: str, row: str, seed: int, wanted: ReproductionOptions) -> Experiment:
-        algorithm, own = _algorithm_of(row)
-        sets = (*self.settings.get(group, ()), *own, *wanted.sets)
+    def _experiment(self, group: str, name: str, seed: int, wanted: ReproductionOptions) -> Experiment:
+        row = table_row(name)
+        sets = (*self.settings.get(group, ()), *row.settings, *wanted.sets)
         rounds = wanted.rounds or self.rounds[group]
-        return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
+        return resolve(self.preset, sets=sets, algorithm=row.algorithm, seed=seed, rounds=rounds)
 
     def values(self, group: str) -> dict[str, dict[str, Any]]:
         """The paper's cells of a group, by algorithm."""
@@ -134,11 +109,11 @@ class ResultTable(PaperItem):
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
-                *map(TextBlock, not_first(ours, leaders, cells, ALGORITHM_TITLES)),
+                *map(TextBlock, not_first(ours, leaders, cells)),
                 TableBlock(caption, self._header(), _rows(cells, leaders, self._lengths(group, lines))),
-                *common_rounds_table(ours, runs, ALGORITHM_TITLES),
-                *differences_table(ours, self.target, runs, ALGORITHM_TITLES),
-                *selections_table(runs, ALGORITHM_TITLES),
+                *common_rounds_table(ours, runs),
+                *differences_table(ours, self.target, runs),
+                *selections_table(runs),
                 *(
                     TextBlock(text)
                     for text in (
@@ -165,7 +140,7 @@ class ResultTable(PaperItem):
             behind = [cell.column.title for cell in row if cell.worse_than_paper]
             if behind:
                 reason = "" if row[0].cut_short else read_note(self.name, group, algorithm)  # notes are on whole runs
-                by_reason.setdefault(reason, []).append(f"{ALGORITHM_TITLES[algorithm]} ({', '.join(behind)})")
+                by_reason.setdefault(reason, []).append(f"{table_row(algorithm).title} ({', '.join(behind)})")
         return [f"Worse than in the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
 
     def _not_run(self, group: str, lines: ResultLines) -> list[str]:
@@ -173,7 +148,7 @@ class ResultTable(PaperItem):
         missing = [name for name in self.values(group) if not run_result_lines(lines, self.name, name)]
         if not missing or not self._runs_of_group(group, lines):
             return []
-        names = ", ".join(ALGORITHM_TITLES[name] for name in missing)
+        names = ", ".join(table_row(name).title for name in missing)
         return [f"Not run: {names}; `winnow reproduce fedprof {self.name}` computes what is missing."]
 
     def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
@@ -200,7 +175,7 @@ class ResultTable(PaperItem):
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
         said = []
         for algorithm in self.values(group):
-            runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
+            runs, name = run_result_lines(lines, self.name, algorithm), table_row(algorithm).title
             if selected := MeanAndSd.of(run.selected_wh_to_target for run in runs):
                 as_published = ", as in the paper" if self.values(group)[algorithm] else ""
                 said.append(
@@ -224,7 +199,7 @@ def _rows(
 def _name(algorithm: str, row: Sequence[TableCell], length: str | None) -> str:
     seeds = len(row[0].runs)
     told = f"{seeds}, {length}" if length else f"{seeds}"
-    return f"{ALGORITHM_TITLES[algorithm]} ({told})" if seeds else ALGORITHM_TITLES[algorithm]
+    return f"{table_row(algorithm).title} ({told})" if seeds else table_row(algorithm).title
 
 
 def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequence[str]]) -> list[str]:
@@ -233,11 +208,6 @@ def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequenc
         texts += [cell.paper_text] if cell.column.in_paper else []
         texts.append(cell.text + (BEST_MARK if algorithm in leaders[place] else ""))
     return texts
-
-
-def _algorithm_of(row: str) -> tuple[str, tuple[str, ...]]:
-    """The algorithm of a row, and the settings of its own that it has."""
-    return SETTINGS_OF_ROWS.get(row, (row, ()))
 
 
 def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
