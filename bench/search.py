@@ -21,6 +21,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from bench.kept_records import read_kept
+
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
     from winnow.data import DataSet
@@ -183,8 +185,12 @@ def use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
+KEPT = ("preset", "algorithm", "candidate", "seed", "rounds")
+"""What a record says of its trial."""
+
+
 def trial_of(record: Mapping[str, object]) -> Trial:
-    known = {key: record[key] for key in ("preset", "algorithm", "candidate", "seed", "rounds")}
+    known = {key: record[key] for key in KEPT}
     return Trial(**known, sets=tuple(record.get("sets", ())))
 
 
@@ -252,7 +258,7 @@ def main() -> None:
     known = Recipe.known if options.common else OWN[options.preset]
     if unknown := set(options.algorithms or ()) - set(known):
         parser.error(f"nothing to search for {', '.join(sorted(unknown))}; algorithms are {', '.join(sorted(known))}")
-    records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    records = read_kept(options.out, {*KEPT, "best", "test", "rounds_to_target"}, parser.error)
     done, wanted = {trial_of(record).key for record in records}, trials(options)
     missing = [trial for trial in wanted if trial.key not in done]
     print(f"{len(missing)} runs", flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.kept_records import read_kept
 from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import DataSet, DataSettings, load
@@ -20,6 +21,8 @@ from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 
 ALGORITHMS = ("fedavg-rp", "fedprof", "fedprof-by-class")
+KEY = ("way", "alpha", "algorithm", "seed")
+"""What tells one run from another."""
 RANDOM_LABELS = 0.9
 """So many labels are wrong where each is drawn at random from ten."""
 WAYS: dict[str, list[dict[str, Any]]] = {
@@ -107,8 +110,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="the folder with MNIST")
     options = parser.parse_args()
-    done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    known = {(line["way"], line["alpha"], line["algorithm"], line["seed"]) for line in done}
+    done = read_kept(options.out, {*KEY, "accuracy", "spoiled"}, parser.error)
+    known = {tuple(line[name] for name in KEY) for line in done}
     dataset = images(options.data)
     for way, alpha in WORLDS:
         for seed in range(options.first_seed, options.first_seed + options.seeds):

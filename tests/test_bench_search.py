@@ -141,3 +141,16 @@ def test_candidates_are_ranked_by_the_mean_over_seeds_of_their_best_score() -> N
     assert (first.candidate, first.reached) == ({"client.mu": "2"}, "5.0 rounds (2 of 2)")
     assert (second.candidate, second.reached) == ({"client.mu": "1"}, "8.0 rounds (1 of 2)")
     assert (first.best, second.best) == pytest.approx((0.83, 0.8))
+
+
+@pytest.mark.parametrize("text", ["these are notes\n", "[1, 2]\n", '{"preset": "gas-turbine"}\n'])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text(text)
+    monkeypatch.setattr("sys.argv", ["search", "gas-turbine", "--out", str(notes)])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"--out {notes} does not hold runs of this command" in capsys.readouterr().err
+    assert notes.read_text() == text
