@@ -18,9 +18,10 @@ from winnow.experiment.run_pool import RunCompleted
 from winnow.learn.algorithm import Recipe
 from winnow.papers import PAPERS, ReproductionOptions, RunResultLine, plan_reproduction, read_lines, write_html_page
 from winnow.papers.energy_of_all_selected import wh_of_all_selected
-from winnow.papers.fedprof import TABLE2, TABLE3
+from winnow.papers.fedprof import TABLE1, TABLE2, TABLE3
 from winnow.papers.fedprof.profiling_overhead import OVERHEAD_CASES, profiling_overhead
 from winnow.papers.fedprof.read_bundled_toml import read_package_toml
+from winnow.papers.fedprof.tables import OURS
 from winnow.papers.normality_measures import describe
 from winnow.papers.result_json_lines import SelectionCounts, lines_by_key
 from winnow.papers.results_page import write_markdown_page
@@ -136,6 +137,28 @@ def test_where_fedprof_is_not_first_that_is_said_first():
     assert text.index(said) < text.index("<table")
     assert "is not first" not in page_of(ours)
 
+    sooner = [run_line("table2", "afl", rounds=80, best=0.965, seconds_to_target=60.0)]
+    text = page_of([*ours, *theirs, *sooner])
+    best = "FedAdam 0.970±0.000, AFL 0.965, FedProf 0.960±0.000"
+    assert f"FedProf is not first in Best ({best}); Rounds (AFL 2.0, FedProf 12.0±0.0); Minutes (AFL 1.0, " in text
+
+
+def test_rows_have_settings_of_their_own():
+    runs = TABLE3.group_runs("partial", ReproductionOptions(seeds=1))
+    rates = {run.algorithm: run.experiment.server.learning_rate for run in runs if "fedadam" in run.algorithm}
+    assert rates["fedadam-default-rate"] == resolve("demo", algorithm="fedadam").server.learning_rate
+    assert rates["fedadam"] != rates["fedadam-default-rate"]
+    for group, ours in OURS.items():
+        rows = {run.algorithm: run.experiment for run in TABLE1.group_runs(group, ReproductionOptions(seeds=1))}
+        by_class, same_alpha = rows[f"{ours}-by-class"].select, rows[f"{ours}-alpha-25"].select
+        assert (same_alpha.alpha, same_alpha.profile) == (by_class.alpha, rows[ours].select.profile)
+        assert rows[ours].select.alpha != same_alpha.alpha
+
+
+def test_every_row_is_described_and_every_described_row_is_in_a_table():
+    tables = [table.values(group) for table in (TABLE1, TABLE2, TABLE3) for group in OURS]
+    assert set().union(*tables) == set(read_package_toml("rows.toml"))
+
 
 def test_the_test_set_the_sustained_round_and_paired_differences_are_in_the_table():
     """Traces cross 0.8 in round 1; FedProf's holds, AFL's second seed falls back and crosses for good in round 3."""
@@ -147,7 +170,10 @@ def test_the_test_set_the_sustained_round_and_paired_differences_are_in_the_tabl
     ]
     write_markdown_page(Path("page.md"), FEDPROF, lines_by_key([*ours, *theirs]))
     text = Path("page.md").read_text().split("### Partial aggregation")[1].split("## Table 2")[0]
-    assert "| AFL (2) | −0.0100 ± 0.0000 | −0.0250 ± 0.0050 | +2.0 ± 1.0 | +1.0 ± 1.0 |" in text
+    assert (
+        "| AFL (2) | −0.0100 ± 0.0000 | −0.0250 ± 0.0050 | +2.0 ± 1.0 | +1.0 ± 1.0 | +0.00 ± 0.00 | +0.000 ± 0.000 |"
+        in text
+    )
     [table] = [line for line in text.splitlines() if line.startswith("| FedProf (2, after 3 rounds) | 0.838")]
     assert table.split(" | ")[3] == "0.825±0.007 ★"
     assert table.split(" | ")[6] == "1.0±0.0 ★"
@@ -162,7 +188,7 @@ def test_scores_of_runs_that_lasted_longer_are_not_compared():
     ]
     write_markdown_page(Path("page.md"), FEDPROF, lines_by_key([*ours, *theirs]))
     text = Path("page.md").read_text()
-    assert "| AFL (2) | −0.0200 | – | +1.0 ± 0.0 | – |" in text
+    assert "| AFL (2) | −0.0200 | – | +1.0 ± 0.0 | – | +0.00 ± 0.00 | +0.000 ± 0.000 |" in text
     assert "| AFL (2, after 10 to 40 rounds) |" in text
 
 

@@ -1,10 +1,10 @@
 """What is said beside tables 1 to 3, all of it worked out from the lines of their runs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from winnow.papers.fedprof.table_cells import TableCell, compact_spread_text
+from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
 from winnow.papers.fedprof.table_rows import table_row
 from winnow.papers.page_blocks import TableBlock
 from winnow.papers.result_json_lines import RunResultLine, SelectionCounts
@@ -15,16 +15,26 @@ from winnow.report.paired_differences import MeanAndError, difference_text
 CLEAN = "clean"
 
 
-def not_first(ours: str, leaders: Mapping[int, Sequence[str]], cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
-    """In which columns another algorithm is ahead of `ours`; to be said before anything else."""
-    title = table_row(ours).title
-    said = [
-        f"{cells[ours][place].column.title} ({table_row(names[0]).title} {cells[names[0]][place].text},"
-        f" {title} {cells[ours][place].text})"
-        for place, names in leaders.items()
-        if names and ours not in names and cells[ours][place].runs
-    ]
-    return [f"{title} is not first in {'; '.join(said)}."] if said else []
+def not_first(ours: str, places: Iterable[int], cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
+    """In which columns others are ahead of `ours`, and who they are; to be said before anything else."""
+    said = []
+    for place in places:
+        own = cells[ours][place]
+        if own.runs and (ahead := _ahead_of(own, {name: row[place] for name, row in cells.items()})):
+            texts = [f"{table_row(name).title} {cell.text}" for name, cell in (*ahead, (ours, own))]
+            said.append(f"{own.column.title} ({', '.join(texts)})")
+    return [f"{table_row(ours).title} is not first in {'; '.join(said)}."] if said else []
+
+
+def _ahead_of(own: TableCell, cells: Mapping[str, TableCell]) -> list[tuple[str, TableCell]]:
+    """Those with a better mean, the best first; where our runs do not all have the quantity, all whose runs do."""
+    means = {name: cell.ours.mean for name, cell in cells.items() if cell.complete and cell.ours}
+    direction = -1 if own.column.higher_is_better else 1
+    worst = direction * own.ours.mean if own.complete and own.ours else np.inf
+    names = sorted(
+        (name for name in means if direction * means[name] < worst), key=lambda name: direction * means[name]
+    )
+    return [(name, cells[name]) for name in names]
 
 
 def differences_table(ours: str, target: float, runs: Mapping[str, Sequence[RunResultLine]]) -> list[TableBlock]:
@@ -36,20 +46,13 @@ def differences_table(ours: str, target: float, runs: Mapping[str, Sequence[RunR
         if name == ours or not pairs:
             continue
         as_long = [(run, ours) for run, ours in pairs if run.rounds == ours.rounds]
-        rows.append(
-            [
-                f"{table_row(name).title} ({len(pairs)})",
-                _paired(as_long, lambda run: run.best, 4),
-                _paired(as_long, lambda run: run.test_best, 4),
-                _paired(pairs, lambda run: run.rounds_to_target, 1),
-                _paired(pairs, lambda run: run.rounds_to_sustained(target), 1),
-            ]
-        )
+        differences = [_difference(as_long if column.higher_is_better else pairs, column, target) for column in COLUMNS]
+        rows.append([f"{table_row(name).title} ({len(pairs)})", *differences])
     caption = (
         f"Minus {table_row(ours).title}, paired by seed: mean difference ± its standard error; number of pairs in"
-        " brackets. Scores of runs that lasted equally long, rounds where both reached the target."
+        " brackets. Scores of runs that lasted equally long; rounds, minutes and Wh where both reached the target."
     )
-    return [TableBlock(caption, ["Algorithm", "Best", "Test", "Rounds", "Sustained"], rows)] if rows else []
+    return [TableBlock(caption, ["Algorithm", *(column.title for column in COLUMNS)], rows)] if rows else []
 
 
 def lasted_differently(runs: Mapping[str, Sequence[RunResultLine]]) -> bool:
@@ -86,10 +89,9 @@ def _best_until(run: RunResultLine, rounds: int) -> float | None:
     return max((value for value in run.trace[: rounds + 1] if value is not None), default=None)
 
 
-def _paired(
-    pairs: Iterable[tuple[RunResultLine, RunResultLine]], value: Callable[[RunResultLine], float | None], decimals: int
-) -> str:
-    return difference_text(MeanAndError.of((value(other), value(own)) for other, own in pairs), decimals)
+def _difference(pairs: Iterable[tuple[RunResultLine, RunResultLine]], column: TableColumn, target: float) -> str:
+    values = ((column.value(other, target), column.value(own, target)) for other, own in pairs)
+    return difference_text(MeanAndError.of(values), column.decimals + 1)
 
 
 def selections_table(runs: Mapping[str, Sequence[RunResultLine]]) -> list[TableBlock]:

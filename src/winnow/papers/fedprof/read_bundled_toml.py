@@ -1,4 +1,4 @@
-"""The files of this package: the paper's values, our notes, the set-ups of its preliminary experiments."""
+"""The files of this package: the paper's values, the tables' rows, our notes, and preliminary set-ups."""
 
 import tomllib
 from functools import cache

@@ -1,7 +1,6 @@
 """The rows of tables 1 to 3: their titles, and which algorithm they run with which settings of their own."""
 
 from dataclasses import dataclass
-from functools import cache
 
 from winnow.papers.fedprof.read_bundled_toml import read_package_toml
 
@@ -15,7 +14,6 @@ class TableRow:
     settings: tuple[str, ...]
 
 
-@cache
 def table_row(name: str) -> TableRow:
     described = read_package_toml("rows.toml")[name]
     return TableRow(

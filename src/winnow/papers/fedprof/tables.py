@@ -15,7 +15,7 @@ from winnow.papers.fedprof.compare_algorithms import (
     selections_table,
 )
 from winnow.papers.fedprof.read_bundled_toml import read_note, read_package_toml
-from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
+from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, compact_spread_text
 from winnow.papers.fedprof.table_rows import table_row
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
@@ -96,10 +96,8 @@ class ResultTable(PaperItem):
             cells, ours = self.cells(group, lines), OURS[group]
             runs = {name: run_result_lines(lines, self.name, name) for name in cells}
             compares = not lasted_differently(runs)
-            leaders = {
-                place: _leaders(column, place, cells) if compares or not column.higher_is_better else []
-                for place, column in enumerate(COLUMNS)
-            }
+            places = [place for place, column in enumerate(COLUMNS) if compares or not column.higher_is_better]
+            leaders = {place: _leaders(place, cells) for place in places}
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
                 f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
@@ -109,7 +107,7 @@ class ResultTable(PaperItem):
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
-                *map(TextBlock, not_first(ours, leaders, cells)),
+                *map(TextBlock, not_first(ours, places, cells)),
                 TableBlock(caption, self._header(), _rows(cells, leaders, self._lengths(group, lines))),
                 *common_rounds_table(ours, runs),
                 *differences_table(ours, self.target, runs),
@@ -206,17 +204,17 @@ def _row(algorithm: str, row: Sequence[TableCell], leaders: Mapping[int, Sequenc
     texts = []
     for place, cell in enumerate(row):
         texts += [cell.paper_text] if cell.column.in_paper else []
-        texts.append(cell.text + (BEST_MARK if algorithm in leaders[place] else ""))
+        texts.append(cell.text + (BEST_MARK if algorithm in leaders.get(place, ()) else ""))
     return texts
 
 
-def _leaders(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
+def _leaders(place: int, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
     """The best algorithms of a group among those that always have the quantity; nobody leads among one."""
     if sum(bool(row[place].runs) for row in cells.values()) < 2:
         return []
     spreads = {name: row[place].ours for name, row in cells.items() if row[place].complete}
     means = {name: spread.mean for name, spread in spreads.items() if spread}
-    best = (max if column.higher_is_better else min)(means.values(), default=None)
+    best = (max if COLUMNS[place].higher_is_better else min)(means.values(), default=None)
     return [name for name, mean in means.items() if mean == best]
 
 

@@ -56,8 +56,8 @@ SENT140 = TradeOffFigure(
     about=(
         "Sent140 as far as it is at hand: the test part that LEAF makes of users with at least 30 tweets, 2,875 users"
         " with five tweets each on average, 20 of them a round; an LSTM over 5,000 hashed words, 353,410 parameters,"
-        " local Adam. The learning rate was chosen on a seed of its own. 61 % of all tweets are of one class: a network"
-        " that scores 0.61 or less has learnt nothing."
+        " local Adam. The learning rate was chosen on a seed of its own. One class has 60.6, 59.6 and"
+        " 59.1 % of the held-out tweets of seeds 0, 1 and 2: a network that scores no more has learnt nothing."
     ),
     codes=(
         UNCOMPRESSED,

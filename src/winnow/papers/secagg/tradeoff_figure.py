@@ -64,7 +64,12 @@ class TradeOffFigure(PaperItem):
         drawing = (
             [FigureBlock(accuracy_bytes_figure(points), f"{self.preset}: accuracy against bytes")] if points else []
         )
-        return [TextBlock(self.about), *drawing, self._table(shown, lines)]
+        return [TextBlock(self.about), *drawing, self._table(shown, lines), *self._not_run(lines)]
+
+    def _not_run(self, lines: ResultLines) -> list[TextBlock]:
+        missing = [code for code in self.codes if not run_result_lines(lines, self.name, code.name)]
+        names = "; ".join(f"{code.curve}: {code.title}" for code in missing)
+        return [TextBlock(f"Not run: {names}.")] if missing else []
 
     def _table(self, shown: Sequence[tuple[CompressionCode, list[RunResultLine]]], lines: ResultLines) -> TableBlock:
         rounds = max(run.rounds for _, runs in shown for run in runs)
