@@ -15,11 +15,12 @@ from winnow.analytics.sql.argument_terms import CONSTANT, function_of, keeps_ord
 from winnow.analytics.sql.described import NOTHING, Columns, Described, either, made_of
 from winnow.analytics.sql.operand_types import (
     Operand,
-    check_calculated,
     check_cast,
     check_compared,
     check_converted,
+    check_divided,
     check_is_condition,
+    computed_type,
 )
 from winnow.analytics.sql.spatial_functions import PLACES, is_spatial
 from winnow.analytics.tables.declaration import ColumnType
@@ -31,7 +32,6 @@ CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Like, e
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 COMPARED = (*COMPARISONS, exp.Between, exp.In, exp.Is, exp.Nullif)
 """Whose operands are compared with each other."""
-ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Pow)
 TEXTS = (exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Concat, exp.DPipe)
 DATE_PARTS: Mapping[str, Range] = {
     "QUARTER": (1, 4),
@@ -73,14 +73,16 @@ def describe_expression(node: exp.Expr, columns: Columns) -> Described:
         what = "SELECT within an expression" if isinstance(node, exp.Subquery | exp.Select) else "*"
         raise refused(node, f"{what} is not supported here")
     if isinstance(node, tuple(AGGREGATES)):
-        raise refused(node, f"an aggregate within {_place_of(node)} is not supported")
+        raise refused(node, _misplaced_aggregate(node))
     operands = _operands(node)
     parts = [describe_expression(each, columns) for each in operands]
-    _check_operands(node, list(zip(operands, parts, strict=True)), columns)
-    described = made_of(_result(node, parts), parts)
+    described_operands = list(zip(operands, parts, strict=True))
+    _check_operands(node, described_operands)
+    kind = computed_type(node, described_operands)
+    described = replace(made_of(_result(node, parts), parts), duckdb_type=kind)
     if isinstance(node, CONDITIONS + COMPARISONS):
         return described
-    values = list(zip(operands, parts, strict=True))[_first_value(node) :]
+    values = described_operands[_first_value(node) :]
     if is_distance(node, columns):  # of several columns, but it is one quantity
         return replace(
             described, terms=frozenset({(node.sql(),) * 2}) if described.columns else CONSTANT, ordered=False
@@ -130,26 +132,26 @@ def _first_value(node: exp.Expr) -> int:
     return int(isinstance(node, exp.If))
 
 
-def _check_operands(node: exp.Expr, operands: list[Operand], columns: Columns) -> None:
+def _check_operands(node: exp.Expr, operands: list[Operand]) -> None:
     """ConfigError for operands that DuckDB converts to one type, and cannot."""
     if isinstance(node, COMPARED):
         check_compared(node, operands)
     if isinstance(node, (*COMPARED, exp.Coalesce, exp.Greatest, exp.Least, exp.DateDiff)):
-        check_converted(node, operands, columns)
+        check_converted(node, operands)
     if isinstance(node, exp.Case | exp.If):
         first = _first_value(node)
-        check_converted(node, operands[first:], columns)
+        check_converted(node, operands[first:])
         if isinstance(node, exp.Case) and node.this is not None:  # which is compared with what stands after WHEN
             check_compared(node, operands[:first])
-            check_converted(node, operands[:first], columns)
+            check_converted(node, operands[:first])
         else:
             _check_is_conditions(operands[:first])
     if isinstance(node, exp.And | exp.Or | exp.Not):
         _check_is_conditions(operands)
-    if isinstance(node, ARITHMETIC):
-        check_calculated(node, operands)
-    if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
-        check_cast(node, columns)
+    if isinstance(node, exp.Cast | exp.Interval) and not isinstance(node, exp.TryCast):
+        check_cast(node, *operands[0])
+    if isinstance(node, exp.IntDiv | exp.Mod):
+        check_divided(node, operands[1][1])
 
 
 def _check_is_conditions(operands: list[Operand]) -> None:
@@ -346,12 +348,11 @@ def _year(days: float) -> float:
         return days * inf
 
 
-def _place_of(node: exp.Expr) -> str:
+def _misplaced_aggregate(node: exp.Expr) -> str:
     parent = node.parent
     while parent is not None and not isinstance(parent, exp.Where | exp.Group | exp.Subquery | exp.CTE):
         if isinstance(parent, tuple(AGGREGATES)):
-            return "another one"
+            return "aggregate function calls cannot be nested"
         parent = parent.parent
-    if isinstance(parent, exp.Where):
-        return "WHERE"
-    return "GROUP BY" if isinstance(parent, exp.Group) else "a subquery"
+    place = "WHERE" if isinstance(parent, exp.Where) else "GROUP BY" if isinstance(parent, exp.Group) else "a subquery"
+    return f"an aggregate within {place} is not supported"

@@ -20,6 +20,8 @@ class Described:
 
     level: Level = "public"
     type: ColumnType | None = None
+    duckdb_type: str = ""
+    """DuckDB's own type; empty for what has the one of a column of this type, or an unknown one."""
     low: float = -inf
     high: float = inf
     values: tuple[str | int | float | bool, ...] | None = None

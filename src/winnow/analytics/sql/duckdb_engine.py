@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from threading import Timer
 from typing import Any
 
@@ -112,6 +112,23 @@ def described_types(opened: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     except duckdb.Error as error:
         raise ConfigError(f"the statement does not fit the table: {_first_line(error)}") from None
     return ["INTEGER" if kind.strip('"') == "NULL" else kind for kind in kinds]  # a literal NULL has no type
+
+
+@lru_cache(maxsize=4096)
+def type_over_nulls(expression: str, kinds: tuple[str, ...]) -> str | None:
+    """DuckDB's type of an expression of columns o0, o1 and so on, of these types; None where it fails even if they are
+    all NULL, which is computed here: what is wrong with a constant may show no earlier.
+    """
+    columns = ", ".join(f"UNNEST([CAST(NULL AS {kind})]) AS o{place}" for place, kind in enumerate(kinds))
+    source = f" FROM (SELECT {columns})" if kinds else ""
+    try:
+        with connection() as opened:
+            computed = opened.sql(f"SELECT ({expression}){source}")
+            computed.to_arrow_table()
+            kind = str(computed.types[0])
+    except duckdb.Error:
+        return None
+    return "INTEGER" if kind.strip('"') == "NULL" else kind
 
 
 def _first_line(error: duckdb.Error) -> str:

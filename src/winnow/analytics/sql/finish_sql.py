@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from winnow.analytics.sql.allowed_nodes import refused
+from winnow.analytics.sql.parse_sql import check_row_count
 from winnow.analytics.sql.query_plan import QueryAggregate, QueryKey
 from winnow.analytics.sql.sql_text import error_name, parsed
 
@@ -34,8 +34,7 @@ def finish_sql(
         finish.set("order", exp.Order(expressions=list(order)))
     for part in ("limit", "offset"):
         if node := tree.args.get(part):
-            if not isinstance(node.expression, exp.Literal) or not node.expression.is_int:
-                raise refused(node, f"{part.upper()} takes a whole number")
+            check_row_count(node)
             finish.set(part, node.copy())
     return finish.sql("duckdb")
 

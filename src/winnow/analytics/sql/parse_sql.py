@@ -7,15 +7,17 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_identifiers, check_nodes, check_texts
+from winnow.analytics.sql.allowed_nodes import AGGREGATES, check_identifiers, check_nodes, check_texts, refused
 from winnow.analytics.sql.histogram_function import expand_histograms
 from winnow.analytics.sql.spatial_functions import expand_spatial
+from winnow.analytics.sql.sql_text import shown_text
 from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is refused below
 
 MAX_NODES = 5_000
+MOST_ROWS = (1 << 63) - 1
 BEGINNINGS = ("SELECT", "WITH", "FROM")
 
 
@@ -55,6 +57,25 @@ def order_of(select: exp.Select) -> list[exp.Ordered]:
     """What ORDER BY lists."""
     order = select.args.get("order")
     return list(order.expressions) if order is not None else []
+
+
+def column_number(node: exp.Ordered, columns: int) -> int | None:
+    """Which column of SELECT a number in ORDER BY means; None if there is none."""
+    value = node.this.this if isinstance(node.this, exp.Neg) else node.this
+    if not isinstance(value, exp.Literal):
+        return None
+    if value is not node.this or not value.is_int or not 1 <= int(value.this) <= columns:
+        raise refused(node, f"ORDER BY {shown_text(node.this)}: SELECT has {columns} columns")
+    return int(value.this)
+
+
+def check_row_count(node: exp.Limit | exp.Offset) -> None:
+    """ConfigError if LIMIT or OFFSET has something else than a number of rows."""
+    written = node.expression
+    if not isinstance(written, exp.Literal) or not written.is_int:
+        raise refused(node, f"{type(node).__name__.upper()} takes a whole number")
+    if int(written.this) > MOST_ROWS:
+        raise refused(node, f"{type(node).__name__.upper()} takes a whole number up to {MOST_ROWS:,}")
 
 
 def shows_rows(tree: exp.Select) -> bool:

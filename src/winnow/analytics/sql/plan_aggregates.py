@@ -61,6 +61,15 @@ class AggregateReader:
                         column, f"column '{column.name}' is private and cannot stand in {called}; it may stand in WHERE"
                     )
 
+    def check_arguments(self) -> None:
+        """In words of our own what DuckDB would not accept either."""
+        for node in self.found.values():
+            condition, inner = (node.expression.this, node.this) if isinstance(node, exp.Filter) else (None, node)
+            quantile_level(inner)
+            if not isinstance(inner.this, exp.Distinct):
+                for each in (inner.this, inner.expression) if isinstance(inner, exp.Corr) else (inner.this,):
+                    self._described(each, condition)
+
     def aggregates(self, types: Sequence[str]) -> list[QueryAggregate]:
         found = [
             self._aggregate(f"g{place}", node, kind)

@@ -17,9 +17,9 @@ from winnow.analytics.sql.finish_sql import error_sources, finish_sql
 from winnow.analytics.sql.flatten_subquery import flattened
 from winnow.analytics.sql.join_multiples import join_multiples
 from winnow.analytics.sql.join_units import unit_of
-from winnow.analytics.sql.operand_types import column_type
+from winnow.analytics.sql.operand_types import WRITTEN, column_type
 from winnow.analytics.sql.owner_join import OwnerJoin, owner_join
-from winnow.analytics.sql.parse_sql import parse_sql
+from winnow.analytics.sql.parse_sql import column_number, parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
@@ -180,12 +180,15 @@ class _Planner:
         if not self.reader.found and not nodes:
             raise refused(self.tree, "a SELECT without aggregates would show rows; COUNT, SUM, AVG and others do not")
         self.reader.check_levels()
+        self.reader.check_arguments()
+        for node in nodes:
+            describe_expression(node, self.source.described)
         names = unique_names([name for _, name, _ in outputs])
         return nodes, _End(names=names, finished=finished, conditions=conditions, order=order)
 
     def _check_end(self, end: _End, released: Sequence[QueryKey | QueryAggregate]) -> None:
         """Whether types fit in the end of the statement: it would fail only after all has been opened and paid for."""
-        known = {each.name: Described(type=column_type(each.type)) for each in released}
+        known = {each.name: Described(type=column_type(each.type), duckdb_type=each.type) for each in released}
         for node in (*end.finished, *(each.this for each in end.order)):
             describe_expression(node, lambda column: known[column.name])
         for node in end.conditions:
@@ -257,6 +260,7 @@ class _Planner:
             if name is not None:
                 released = exp.column(name, table="released")  # an alias of the statement may have the same name
                 released.this.meta["line"] = line_of(each)
+                released.meta[WRITTEN] = each.copy()
                 return released
             if isinstance(each, exp.Column):
                 level = self.source.described(each).level
@@ -270,9 +274,7 @@ class _Planner:
         return node.copy().transform(change)
 
     def _ordered(self, node: exp.Ordered, aliases: Mapping[str, exp.Expr], outputs: int) -> exp.Expr:
-        if isinstance(node.this, exp.Literal):
-            if not node.this.is_int or not 1 <= int(node.this.this) <= outputs:
-                raise refused(node, f"ORDER BY {one_line(node.this.this)}: SELECT has {outputs} columns")
+        if column_number(node, outputs) is not None:
             return node.copy()
         changed = node.copy()
         changed.set("this", self._finished(self._resolved(node.this, aliases)))

@@ -10,7 +10,7 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import describe_condition, describe_expression
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
-from winnow.analytics.sql.parse_sql import parse_sql
+from winnow.analytics.sql.parse_sql import column_number, parse_sql
 from winnow.analytics.sql.relations import MARK, RowSource, table_relation
 from winnow.analytics.sql.row_sources import limit_of, own_column, own_names, row_source
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
@@ -112,10 +112,8 @@ def _resolved_order(tree: exp.Select, shown: list[tuple[exp.Expr, str]], source:
     nodes = []
     for node in order.expressions:
         value = node.this
-        if isinstance(value, exp.Literal):
-            if not value.is_int or not 1 <= int(value.this) <= len(shown):
-                raise refused(node, f"ORDER BY {one_line(value.this)}: SELECT has {len(shown)} columns")
-            value = shown[int(value.this) - 1][0]
+        if (number := column_number(node, len(shown))) is not None:
+            value = shown[number - 1][0]
         elif isinstance(value, exp.Column) and not value.table and value.name.lower() in aliases:
             value = own_names(aliases[value.name.lower()], source)
         else:

@@ -14,6 +14,7 @@ from winnow.analytics.sql.describe_expression import describe_condition, describ
 from winnow.analytics.sql.described import Described, either
 from winnow.analytics.sql.join_links import check_links, refuse_distance_join
 from winnow.analytics.sql.joined_subquery import joined_often
+from winnow.analytics.sql.parse_sql import check_row_count
 from winnow.analytics.sql.relations import FromItem, KnownTables, Lookup, Relation, RowSource
 from winnow.analytics.sql.safe_conditions import KIND
 from winnow.analytics.sql.sql_text import written_conditions
@@ -183,7 +184,10 @@ def _projected(select: exp.Select, source: RowSource) -> dict[str, Described]:
                 raise refused(each, f"a subquery has two columns called '{one_line(name)}'; give one another name")
             found[name] = describe_expression(value, source.described)
         if isinstance(each, exp.Alias):
-            each.meta[KIND] = _kind(found[each.alias.lower()])
+            name = each.alias.lower()
+            each.meta[KIND] = _kind(found[name])
+            if each.meta[KIND] == "number":  # which becomes a DOUBLE (`safe_conditions.py`)
+                found[name] = replace(found[name], duckdb_type="")
     return found
 
 
@@ -219,8 +223,7 @@ def limit_of(select: exp.Select) -> int | None:
     node = select.args.get("limit")
     if node is None:
         return None
-    if not isinstance(node.expression, exp.Literal) or not node.expression.is_int:
-        raise refused(node, "LIMIT takes a whole number")
+    check_row_count(node)
     return int(node.expression.this)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from winnow.papers.fedprof.table_rows import table_row
+from winnow.papers.fedprof.table_row import table_row
 from winnow.papers.fedprof.tables import ResultTable
 from winnow.papers.figures import metric_curves
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock

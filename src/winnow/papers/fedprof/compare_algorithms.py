@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
-from winnow.papers.fedprof.table_rows import table_row
+from winnow.papers.fedprof.table_row import table_row
 from winnow.papers.page_blocks import TableBlock
 from winnow.papers.result_json_lines import RunResultLine, SelectionCounts
 from winnow.report import MeanAndSd

@@ -16,7 +16,7 @@ from winnow.papers.fedprof.compare_algorithms import (
 )
 from winnow.papers.fedprof.read_bundled_toml import read_note, read_package_toml
 from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, compact_spread_text
-from winnow.papers.fedprof.table_rows import table_row
+from winnow.papers.fedprof.table_row import table_row
 from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLines, RunResultLine, run_result_lines
