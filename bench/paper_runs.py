@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from bench.positive_number import positive_number
 from winnow.cli.parallel_runs import run_many
 from winnow.config.schema import Experiment
-from winnow.core import RunError
+from winnow.core import RunError, WinnowError
 from winnow.experiment.run_pool import RunSpec
 from winnow.papers import PAPERS, PaperRun, ReproductionOptions
 from winnow.papers.result_json_lines import ResultLine, RunResultLine, lines_by_key, read_lines, write_lines
@@ -36,21 +37,32 @@ def main() -> None:
     parser.add_argument(
         "--algorithms", nargs="+", metavar="NAME", help="rows or curves, or row@candidate; default: all rows"
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=[0])
-    parser.add_argument("--rounds", type=int, metavar="N")
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--data", type=Path, metavar="DIR")
-    parser.add_argument("--workers", type=int, default=1, metavar="N")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--collect", action="store_true", help="run nothing; take what stopped runs came to")
-    parser.add_argument("--features", type=Path, metavar="DIR", help="where frozen encoders keep what they give")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=[0], help="default: 0")
+    parser.add_argument("--rounds", type=positive_number, metavar="N", help="default: the paper's")
     parser.add_argument(
-        "--tuned", type=Path, nargs="*", default=[], metavar="FILE", help="results that choose settings"
+        "--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE", help="a setting of all runs"
     )
-    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="so long for results that choose rates")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the folder with the data sets; default: $WINNOW_DATA")
+    parser.add_argument(
+        "--workers", type=positive_number, default=1, metavar="N", help="how many runs at once; default: 1"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for results.jsonl and the run folders")
+    parser.add_argument(
+        "--collect", action="store_true", help="add stopped runs to the results as far as they have come"
+    )
+    parser.add_argument("--features", type=Path, metavar="DIR", help="a cache of frozen encoders' features")
+    parser.add_argument(
+        "--tuned", type=Path, nargs="*", default=[], metavar="FILE", help="results by which rows' settings are chosen"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="S", help="seconds to wait for results in --tuned; default: 0"
+    )
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    Part(chosen, parser.error).run()
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        Part(chosen, parser.error).run()
+    except (WinnowError, OSError) as error:
+        parser.error(str(error))
 
 
 class Part:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bench.kept_records import read_kept
+from bench.positive_number import positive_number
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
@@ -239,19 +240,40 @@ def show(records: Sequence[Mapping[str, object]], common: bool) -> None:
             print(f"  best {score.best:.4f}  test {score.test:.4f}  target after {score.reached}  {chosen}")
 
 
+def run_all(missing: Sequence[Trial], workers: int, out: Path) -> list[dict[str, object]]:
+    """Their records, each written to `out` as soon as it is there."""
+    if not missing:
+        return []
+    records = []
+    pool = multiprocessing.get_context("spawn").Pool(workers, initializer=use_one_thread)
+    with pool, out.open("a") as log:
+        for record in pool.imap_unordered(run, missing):
+            records.append(record)
+            log.write(json.dumps(record) + "\n")
+            log.flush()
+    return records
+
+
 def main() -> None:
+    from winnow.core import WinnowError
     from winnow.learn.algorithm import Recipe
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=OWN)
     parser.add_argument("--common", action="store_true", help="search what all algorithms share")
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), metavar="NAME,NAME")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE")
-    parser.add_argument("--data")
-    parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
+    parser.add_argument(
+        "--algorithms", type=lambda text: text.split(","), metavar="NAME,NAME", help="default: all with a grid"
+    )
+    parser.add_argument("--seeds", type=positive_number, default=2, metavar="N", help="how many seeds; default: 2")
+    parser.add_argument("--rounds", type=positive_number, metavar="N", help="default: the preset's")
+    parser.add_argument(
+        "--workers", type=positive_number, default=2, metavar="N", help="how many runs at once; default: 2"
+    )
+    parser.add_argument(
+        "--set", dest="sets", action="append", default=[], metavar="KEY.PATH=VALUE", help="a setting of all runs"
+    )
+    parser.add_argument("--data", metavar="DIR", help="the folder with the data sets; default: $WINNOW_DATA")
+    parser.add_argument("--out", type=Path, default=Path("search.jsonl"), metavar="FILE", help="default: search.jsonl")
     options = parser.parse_args()
     if options.common and options.preset not in COMMON:
         parser.error(f"nothing is searched in common for {options.preset}")
@@ -262,13 +284,10 @@ def main() -> None:
     done, wanted = {trial_of(record).key for record in records}, trials(options)
     missing = [trial for trial in wanted if trial.key not in done]
     print(f"{len(missing)} runs", flush=True)
-    if missing:
-        pool = multiprocessing.get_context("spawn").Pool(options.workers, initializer=use_one_thread)
-        with pool, options.out.open("a") as log:
-            for record in pool.imap_unordered(run, missing):
-                records.append(record)
-                log.write(json.dumps(record) + "\n")
-                log.flush()
+    try:
+        records += run_all(missing, options.workers, options.out)
+    except (WinnowError, OSError) as error:
+        parser.error(str(error))
     keys = {trial.key for trial in wanted}
     show([record for record in records if trial_of(record).key in keys], options.common)
 

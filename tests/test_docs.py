@@ -3,18 +3,17 @@
 Each page runs in a process and a folder of its own, its blocks one after another, as a reader would try them.
 """
 
-import csv
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import numpy as np
 import pytest
 from pydantic.fields import FieldInfo
 
@@ -110,16 +109,10 @@ def reader() -> Iterator["subprocess.Popen[str]"]:
 
 
 def write_patients(folder: Path) -> None:
-    """The table of the pages about own data: 12 hospitals, two diagnoses that three measurements tell apart."""
-    rng = np.random.default_rng(0)
-    ill = rng.random(1200) < 0.5
-    means, sd, shift = np.array([50, 125, 95]), np.array([12, 12, 15]), np.array([6, 14, 18])
-    measured = rng.normal(means, sd, (1200, 3)) + np.outer(ill, shift)
-    with (folder / "patients.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["age", "pressure", "glucose", "hospital", "diagnosis"])
-        for values, hospital, is_ill in zip(measured.round().astype(int), rng.integers(0, 12, 1200), ill, strict=True):
-            table.writerow([*values, f"hospital {hospital}", "ill" if is_ill else "well"])
+    """The table of the pages about own data, by the program that a page shows for it."""
+    program = next(block for block in blocks_of(ROOT / "docs" / "ask-a-question.md") if block.kind == "python")
+    with chdir(folder):
+        exec(program.text, {})
 
 
 def shown_outputs(text: str) -> list[str]:
