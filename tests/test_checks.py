@@ -49,6 +49,21 @@ def test_a_class_without_an_output_is_found_at_once() -> None:
         winnow.run(model=nn.Linear(5, 2), data=data, rounds=1)
 
 
+def test_an_output_without_a_class_is_found_at_once() -> None:
+    data = blobs(classes=3)
+    message = "the model has 4 outputs, but the data has 3 classes; give the model 3 outputs"
+    with pytest.raises(ModelError, match=message):
+        winnow.run(model=nn.Linear(5, 4), data=data, rounds=1)
+
+
+def test_outputs_of_a_loss_of_ones_own_may_be_for_more_than_classes() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs[:, :3], targets, reduction="none")
+
+    result = winnow.run(model=nn.Linear(5, 4), data=blobs(classes=3), rounds=1, loss=loss)
+    assert result.model.out_features == 4
+
+
 def test_batch_normalisation_cannot_learn_from_single_samples() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
     with pytest.raises(ConfigError, match=r"local\.batch_size: batch normalisation"):

@@ -6,9 +6,12 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import winnow
 from command_line import call, write_tiny
+from winnow.core import ConfigError
 from winnow.progress.live_display import Progress
 from winnow.runs import RunFolder
 
@@ -173,6 +176,10 @@ def test_ctrl_c_before_the_run_began_says_so(capsys, tiny, monkeypatch, command)
 MISTAKES = {
     "preset": (("run", "demmo"), "no preset 'demmo'; did you mean 'demo'?"),
     "file": (("run", "nowhere.toml"), "nowhere.toml: no such file"),
+    "kind of file": (
+        ("run", "table.xlsx"),
+        "table.xlsx: tables come as .npz, .csv, .csv.gz, .parquet files, and configurations as .toml",
+    ),
     "algorithm": (("run", "demo", "--algorithm", "fedpro"), "fedpro' is unknown; did you mean 'fedprof' or 'fedprox'?"),
     "key": (("run", "demo", "--set", "local.epoch=2"), "unknown key local.epoch; did you mean 'epochs'?"),
     "type": (("run", "demo", "--set", "rounds=many"), "rounds = 'many': must be a whole number"),
@@ -274,6 +281,18 @@ MISTAKES = {
     "no algorithm": (("compare", "demo", "--algorithms", ""), "algorithms: give at least one"),
     "preset in the place of a command": (("presets", "demo"), "did you mean: winnow presets show demo"),
     "rival": (("compare", "demo", "--algorithms", "fedprof,fedavgg"), "did you mean 'fedavg'?"),
+    "too few rounds": (("run", "demo", "--rounds", "-3"), "error: --rounds: -3 is "),
+    "rounds that are no number": (("run", "demo", "--rounds", "a\nbc"), "error: --rounds: a bc is "),
+    "negative seed": (("run", "demo", "--seed", "-1"), "error: --seed: -1 is "),
+    "no workers": (("compare", "demo", "--workers", "0"), "; see winnow compare --help"),
+    "unknown option": (("run", "demo", "--round", "5"), "there is no option --round; did you mean --rounds?"),
+    "strange option": (("run", "demo", "--zqx"), "there is no option --zqx; see winnow run --help"),
+    "unknown command": (("rnu", "demo"), "there is no command rnu; did you mean run?"),
+    "strange command": (("local", "zqx"), "there is no command zqx; see winnow local --help"),
+    "nothing to run": (("run",), "PRESET_OR_FILE is missing; see winnow run --help"),
+    "no kit": (("jobs",), "--kit is missing; give it, or set WINNOW_KIT; see winnow jobs --help"),
+    "option without its value": (("run", "demo", "--rounds"), "--rounds requires an argument"),
+    "too many words": (("version", "now"), "(now); see winnow version --help"),
 }
 
 
@@ -295,6 +314,8 @@ def test_mistakes_in_a_file_name_the_file(capsys, tmp_path):
     )
     Path(path).write_text("rounds = = 3")
     assert f"{path}: not valid TOML" in call(capsys, "run", path).err
+    Path(path).write_bytes(b"\xff\xfe")
+    assert f"{path} is not UTF-8 text; save it as UTF-8" in call(capsys, "run", path).err
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -302,7 +323,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tiny, command):
     Path("file").write_text("")
     refused = call(capsys, command, tiny, "--out", "file/below", "--quiet")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "Not a directory" in refused.err
+    assert "Not a directory; file is a file, and a folder is needed here" in refused.err
 
 
 def test_a_damaged_configuration_is_one_line(capsys, tiny):
@@ -461,3 +482,50 @@ def test_a_joint_report_goes_where_it_is_told(capsys, tiny):
     done = call(capsys, "report", "seed0", "seed1", "--out", "both.html")
     assert done.out.strip() == "both.html"
     assert "<html" in Path("both.html").read_text()[:500]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("report", "run", "--out", "good.csv"), "--out good.csv: it is written as .html; name the file good.html"),
+        (("report", "run", "--out", "nope/x.html"), "--out nope/x.html: there is no folder nope; create it"),
+        (("report", "run", "--out", "folder.html"), "--out folder.html: this is a folder; name a file"),
+        (("export", "run", "--onnx", "good.csv"), "--onnx good.csv: it is written as .onnx; name the file good.onnx"),
+        (("export", "run", "--torchscript", "run/best.safetensors"), "best.safetensors: it is written as .pt or"),
+        (("clients", "run", "--out", "good.csv"), "--out good.csv: this file holds another table"),
+        (("clients", "run", "--out", "run/metrics.csv"), "this file belongs to the run or model in run"),
+        (("predict", "run", "rows.npz", "--out", "good.csv"), "--out good.csv: this file holds another table"),
+        (("predict", "run", "rows.npz", "--out", "run/metrics.csv"), "this file belongs to the run or model in run"),
+        (
+            ("run", "tiny.toml", "--out", "good.csv"),
+            "cannot use good.csv: File exists; good.csv is a file, and a folder",
+        ),
+    ],
+)
+def test_no_command_writes_over_a_file_of_the_user_or_the_run(capsys, tiny, command, words):
+    call(capsys, "run", tiny, "--out", "run", "--quiet")
+    Path("good.csv").write_text("age,diagnosis\n71,ill\n")
+    Path("folder.html").mkdir()
+    np.savez("rows.npz", x=np.full((3, 1, 8, 8), 8.0))
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    refused = call(capsys, *command)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+    assert words in refused.err
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_what_a_command_wrote_it_may_write_again(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "run", "--quiet")
+    np.savez("rows.npz", x=np.full((3, 1, 8, 8), 8.0))
+    for _ in range(2):
+        assert call(capsys, "clients", "run", "--out", "clients.csv").code == 0
+        assert call(capsys, "predict", "run", "rows.npz", "--out", "predicted.csv").code == 0
+        assert call(capsys, "report", "run", "--out", "run/report.html").code == 0
+
+
+def test_python_refuses_the_same_files(tiny):
+    result = winnow.run(tiny, progress=False)
+    for write, name in ((result.report, "x.csv"), (result.export_onnx, "x.csv"), (result.export_torchscript, "x.csv")):
+        with pytest.raises(ConfigError, match=r"^x\.csv: it is written as"):
+            write(name)
+    assert not Path("x.csv").exists()

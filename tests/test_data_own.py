@@ -142,7 +142,7 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ("a,y\n1,2\ninf,4\n", ("y",), "column 'a', data row 2 is inf"),
         ("a,b,y\n,1,2\nNA,1,4\n", ("y",), "every value of column 'a' is missing"),
         ("a,y\n1,2.5\n2,\n", ("y",), "column 'y', data row 2 is empty"),
-        ("a,y\n1,2\n3\n", ("y",), "data row 2 has 1 cells but the header has 2"),
+        ("a,y\n1,2\n3\n", ("y",), "data row 2 has 1 cell but the header has 2"),
         ("a,b,y\n1,2,u\n9,0.1,0.2,u\n", ("y",), "data row 2 has 4 cells but the header has 3"),
         ('a,b,y\n1,2,"u, v"\n9,0.1,0.2,"u"\n', ("y",), "data row 2 has 4 cells but the header has 3"),
         ('a,b,y\n1,2,"u, v"\n9,"u"\n', ("y",), "data row 2 has 2 cells but the header has 3"),
@@ -150,6 +150,12 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ('"a\nb",y\nu,v\nw,x\n', ("y",), "a column's name contains a line break"),
         ("y\n1\n", ("y",), "no columns remain for features"),
         (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
+        ("a;y\n1;2\n", ("y",), "the columns seem to be separated by ';'; save it with commas"),
+        ('"a";"y"\n1,5;2\n', ("y",), "the columns seem to be separated by ';'; save it with commas"),
+        ("a\ty\n1\t2\n", ("y",), "the columns seem to be separated by tabs; save it with commas"),
+        ("a,y\n1e300,1\n-1e300,2\n", ("y",), "column 'a', data row 1 is 1e+300, too large to scale; correct it"),
+        ("a,y\n1,1\n1e308,2\n", ("y",), "column 'a', data row 2 is 1e+308, too large to scale; correct it"),
+        ("a,y\n1,0.5\n2,1e200\n", ("y",), "target 'y', data row 2 is 1e+200, too large to scale; correct it"),
     ],
 )
 def test_mistakes_in_a_csv_are_named_with_their_place(tmp_path, content, targets, expected):

@@ -202,7 +202,7 @@ def test_a_hundred_thousand_clients_are_spread_without_an_object_each():
 @pytest.mark.parametrize(
     ("partition", "owners", "message"),
     [
-        (IidPartition(), None, "cannot be spread over 5000 clients"),
+        (IidPartition(), None, "cannot be spread over 5000 clients; lower data.clients"),
         (Dirichlet(), None, "cannot be spread over 5000 clients"),
         (ClassesPerClient(per_client=11), None, "only 10 classes"),
         (ClassesPerClient(per_client=3, rows=2), None, "too few for 3 classes"),

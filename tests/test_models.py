@@ -142,6 +142,7 @@ def test_a_file_with_none_or_several_says_what_to_write(tmp_path: Path, text: st
         ("make = 3", "make", "has no function 'make'"),
         ("import no_such_module", "make", "cannot be run: ModuleNotFoundError"),
         ("def make(", "make", "cannot be run: SyntaxError"),
+        ("def make(shape, outputs)", "make", "cannot be run: SyntaxError, line 1: expected ':'"),
         ("def make(shape, outputs): return 3", "make", "returned int; it must return a torch.nn.Module"),
         ("def make(shape, outputs): return shape[7]", "make", "IndexError"),
     ],

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import winnow
 
-RNG = np.random.default_rng(7)
 ROWS = 600
 SETTINGS: dict[str, Any] = {"algorithm": "fedavg", "clients": 4, "rounds": 6, "progress": False}
 
@@ -21,14 +20,15 @@ SETTINGS: dict[str, Any] = {"algorithm": "fedavg", "clients": 4, "rounds": 6, "p
 @pytest.fixture(scope="module")
 def patients() -> pandas.DataFrame:
     """Five hospitals' patients, with missing values and text; who has much glucose is ill."""
-    glucose = RNG.normal(6, 2, ROWS)
+    rng = np.random.default_rng(7)
+    glucose = rng.normal(6, 2, ROWS)
     frame = pandas.DataFrame(
         {
-            "age": RNG.integers(20, 90, ROWS).astype(float),
+            "age": rng.integers(20, 90, ROWS).astype(float),
             "glucose": glucose,
-            "ward": RNG.choice(["east", "west", "icu"], ROWS),
-            "hospital": RNG.choice(["Altona", "Berne", "Cork", "Derby", "Essen"], ROWS),
-            "diagnosis": np.where(glucose + RNG.normal(0, 0.3, ROWS) > 6, "ill", "well"),
+            "ward": rng.choice(["east", "west", "icu"], ROWS),
+            "hospital": rng.choice(["Altona", "Berne", "Cork", "Derby", "Essen"], ROWS),
+            "diagnosis": np.where(glucose + rng.normal(0, 0.3, ROWS) > 6, "ill", "well"),
         }
     )
     frame.loc[::7, "age"] = np.nan
@@ -106,8 +106,9 @@ def test_a_model_with_two_inputs() -> None:
             out: Tensor = self.head(torch.cat([values, self.words(words).mean(1)], 1))
             return out
 
-    values = RNG.normal(size=(ROWS, 3)).astype(np.float32)
-    words = RNG.integers(0, 20, (ROWS, 5))
+    rng = np.random.default_rng(8)
+    values = rng.normal(size=(ROWS, 3)).astype(np.float32)
+    words = rng.integers(0, 20, (ROWS, 5))
     y = (values.sum(1) > 0).astype(np.int64)
     made = winnow.run(model=Both(), data=({"values": values, "words": words}, y), **SETTINGS)
     assert made.best is not None
@@ -128,7 +129,7 @@ def test_a_transformer_with_a_dict_of_outputs() -> None:
             hidden = self.layer(self.words(ids)).mean(1)
             return {"hidden": hidden, "logits": self.head(hidden)}
 
-    ids = RNG.integers(0, 20, (ROWS, 6))
+    ids = np.random.default_rng(2).integers(0, 20, (ROWS, 6))
     y = (ids[:, 0] > 9).astype(np.int64)
     local = {"name": "adam", "learning_rate": 0.01}
     made = winnow.run(model=Transformer(), data=(ids, y), tokens=True, local=local, **SETTINGS)

@@ -150,6 +150,7 @@ def test_numbers_can_be_categories():
         "dates": ({"a": [date(2020, 1, 1), None]}, "column 'a' holds dates or times; convert it to a number first"),
         "times": ({"a": np.array(["2020", "2021"], "M8[D]")}, "column 'a' holds dates or times"),
         "infinite": ({"a": [1.0, np.inf]}, "column 'a', data row 2 is inf"),
+        "too large to scale": ({"a": [1.0, 1e308]}, "column 'a', data row 2 is 1e+308, too large to scale; correct it"),
         "ragged": ({"a": [[1, 2], [3]]}, "rows of column 'a' differ in shape; pad them to one length"),
         "text beside arrays": ({"a": [[1], [2]], "b": ["u", "v"]}, "input 'b' holds text; turn it into numbers"),
         "objects": ({"a": [{}, {}]}, "column 'a' holds dict; make it all numbers"),
@@ -177,12 +178,53 @@ def test_unusable_columns_that_are_no_features_do_no_harm():
         ({"categorical": ["hospital"]}, "column 'hospital' is named as categorical, but is not a feature"),
         ({"targets": "age", "task": "regression"}, "column 'age', data row"),
         ({"targets": ()}, "say which column to predict"),
+        ({"features": ["age", "outcome"]}, "column 'outcome' is a target and cannot be a feature; leave it out"),
+        ({"features": ["age", "hospital"]}, "column 'hospital' is the owner and cannot be a feature; leave it out"),
+        ({"owner": "outcome"}, "column 'outcome' is the owner and cannot be a target"),
     ],
 )
 def test_columns_that_are_not_there_and_labels_that_are_missing(change, message):
     with pytest.raises(DataError) as caught:
         from_frame(pd.DataFrame(patients()), **{"targets": "outcome", "owner": "hospital", **change})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("scale", ["default", "minmax", "none"])
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([[0.0, 1e308], [0.0, -1e308]], [0, 1], r"(x|the input)\[0, 1\] is 1e\+308, too large"),
+        ([[0.0], [1.0]], [-1e308, 1e308], r"y\[0(, 0)?\] is -1e\+308, too large"),
+    ],
+)
+def test_numbers_that_are_too_large_in_arrays_are_told_by_their_place(scale, x, y, message):
+    with pytest.raises(DataError, match=message) as caught:
+        from_arrays(x, y, scale=scale)
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_of_numbers_as_large_as_there_are_may_be_scaled_by_their_range():
+    numbers = from_frame({"a": [1e308] * 4, "y": [0, 1, 0, 1]}, targets="y", scale="minmax")
+    assert numbers.x.tolist() == [[0.0]] * 4
+
+
+def test_later_rows_with_numbers_too_large_for_single_precision_are_refused_by_their_place():
+    table = from_frame({"a": [1.0, 2.0], "y": [0, 1]}, targets="y").preprocessing
+    array = from_arrays([[1.0], [2.0]], [0, 1]).preprocessing
+    with pytest.raises(DataError, match=r"rows: column 'a', data row 2 is 1e\+300, too large for a model"):
+        table.transform({"a": [1.0, 1e300]})
+    with pytest.raises(DataError, match=r"rows: the input\[1, 0\] is 1e\+300, too large for a model"):
+        array.transform([[1.0], [1e300]])
+    with pytest.raises(DataError, match=r"rows: the input\[1, 0\] is 1e\+300, too large for a model"):
+        Preprocessing().transform([[1.0], [1e300]])
+
+
+def test_a_column_without_a_name_is_told():
+    told = from_frame({"": [0, 1], "a": [1.0, 2.0], "y": [0, 1]}, targets="y").preprocessing.notice()
+    assert told == (
+        "preprocessing: a column without a name (pandas writes its index so) is a feature; name it or leave it out; "
+        "numbers are scaled by column"
+    )
 
 
 def test_too_many_categories():

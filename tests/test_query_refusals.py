@@ -263,6 +263,7 @@ def test_a_lone_semicolon_and_help_do_not_leave_the_prompt(
     [
         ("no/answer.csv", "--out no/answer.csv: there is no folder no; create it"),
         ("folder.csv", "--out folder.csv: this is a folder; name a file"),
+        ("stays.csv", "--out stays.csv: this file holds the rows of table 'stays'; name another file"),
     ],
 )
 def test_nobody_is_asked_where_the_answer_could_not_be_written(

@@ -8,6 +8,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from winnow.core import (
     Snapshot,
     stream,
 )
-from winnow.runs import RunFolder, RunLabel, file_names, result_record
+from winnow.runs import RunFolder, RunLabel, check_folder_is_free, file_names, result_record
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 from winnow.runs.checkpoint import load_checkpoint_info
 
 LABEL = RunLabel(name="toy", algorithm="fedprof", seed=1, metric="accuracy", target=0.5)
@@ -277,6 +279,30 @@ def test_create_refuses_what_it_would_destroy(tmp_path: Path) -> None:
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     create(tmp_path).close()
     assert RunFolder.open(tmp_path).label == LABEL
+
+
+def test_whether_a_folder_is_free_is_found_out_without_a_trace(tmp_path: Path) -> None:
+    check_folder_is_free(tmp_path / "new" / "run")
+    check_folder_is_free(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for taken, word in ((tmp_path, "not empty"), (tmp_path / "file", "is a file"), (Path("/proc/nope"), "/proc/nope")):
+        fails_in_one_line(partial(check_folder_is_free, taken), word)
+
+
+def test_a_file_that_cannot_be_written_is_called_as_the_user_does(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for place, words in (
+        (tmp_path / "none" / "x.html", ("/none/x.html: ", f"create the folder {tmp_path / 'none'}")),
+        (tmp_path / "folder", ("/folder: ", "name a file")),
+    ):
+
+        def write(place: Path = place) -> None:
+            with one_line_errors(place):
+                write_text_atomically(place, "x")
+
+        fails_in_one_line(write, *words)
+        assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 
 
 def test_two_writers_are_one_too_many(tmp_path: Path) -> None:

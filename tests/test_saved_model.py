@@ -540,7 +540,8 @@ def test_a_run_is_predicted_with_and_exported_by_command(tmp_path: Path, capsys:
         ("none.csv", "there is no file"),
         ("short.csv", "has no column 'age'"),
         ("done.csv", "already has a column 'prediction'"),
-        ("quoted.csv", "data row 2 has 1 cells but the header has 3"),
+        ("huge.csv", "column 'glucose', data row 2 is 1e+300, too large for a model"),
+        ("quoted.csv", "data row 2 has 1 cell but the header has 3"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -549,6 +550,7 @@ def test_a_mistake_is_one_line(
     (tmp_path / "rows.txt").write_text("age\n1\n")
     (tmp_path / "short.csv").write_text("glucose,ward\n1,north\n")
     (tmp_path / "done.csv").write_text("age,glucose,ward,prediction\n71,12000,north,ill\n")
+    (tmp_path / "huge.csv").write_text("age,glucose,ward\n71,12000,north\n71,1e300,north\n")
     (tmp_path / "quoted.csv").write_text('age,glucose,ward\n71,12000,north\n""\n')
     done = call(capsys, "predict", saved, tmp_path / name)
     assert done.code == 2

@@ -118,6 +118,12 @@ def test_an_execution_that_would_be_wrong_cannot_be_forced() -> None:
         choose(Centred(), force="stacked")
 
 
+@pytest.mark.parametrize("execution", ["auto", "loop"])
+def test_a_model_of_which_nothing_is_trained_is_refused(execution: str) -> None:
+    with pytest.raises(ModelError, match="cannot be trained: none of its parameters has requires_grad = True"):
+        choose(nn.Linear(6, 3).requires_grad_(False), force=execution)
+
+
 def test_choosing_leaves_the_users_model_alone() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -27,3 +27,9 @@ def test_those_equally_near_are_all_named():
 
 def test_names_that_look_like_numbers_are_quoted():
     assert suggest("fc", ("0", "2.1", "head")) == "valid: '0', '2.1', 'head'"
+
+
+def test_where_many_are_equally_near_all_choices_are_listed():
+    tables = ("table1", "table2", "table3", "table4", "figure1")
+    assert suggest("table9", tables) == "valid: figure1, table1, table2, table3, table4"
+    assert suggest("table9", tables[:3]) == "did you mean 'table1' or 'table2' or 'table3'?"

@@ -222,6 +222,9 @@ def test_what_cannot_be_is_refused_in_one_line(command: Callable[..., Outcome], 
     assert misspelt.err == "winnow: error: no site called sit-2 has ever connected; did you mean 'site-2'?\n"
     early = command("submit", "demo", "--out", tmp_path / "run")
     assert early.err.startswith("winnow: error: --out needs --wait")
+    for words in (("submit", "demo", "--name", "bad name/.."), ("logs", "bad name/..")):
+        nameless = command(*words)
+        assert nameless.err.startswith("winnow: error: 'bad name/..' cannot be the name of a job: it must have at most")
 
 
 def test_status_and_sites(command: Callable[..., Outcome]) -> None:
@@ -301,10 +304,16 @@ def test_a_list_of_jobs_fits_80_columns(
         ),
         ("x = 1", "does not call winnow.run or winnow.run_workflow"),
         ("raise SystemExit(0)", "does not call winnow.run or winnow.run_workflow"),
+        ('import winnow\nwinnow.run("demo"\n', "^program.py, line 2: SyntaxError: '\\(' was never closed$"),
+        ("import winnow\n\nprint(x)\n", "^program.py, line 3: NameError: name 'x' is not defined$"),
+        ("import json\njson.loads('{')\n", "^program.py, line 2: JSONDecodeError: Expecting"),
+        ("import beside\n", "^beside.py, line 2: ZeroDivisionError: "),
+        ("import winnow\nwinnow.run('demo', rounds=0)", "rounds"),
     ],
 )
 def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
+    (tmp_path / "beside.py").write_text("\n1 / 0\n")
     with pytest.raises(WinnowError, match=told) as raised:
         describe_job(tmp_path / "program.py")
     assert "\n" not in str(raised.value)
@@ -314,3 +323,23 @@ def test_options_do_not_go_with_a_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with pytest.raises(WinnowError, match="is a program; pass rounds, seed to"):
         describe_job(tmp_path / "program.py", rounds=3, seed=0, sets=())
+
+
+@pytest.mark.parametrize("command", [("local", "run", "demo"), ("submit", "demo", "--wait", "--kit", "kit")])
+def test_a_folder_that_cannot_take_the_result_is_refused_first(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for begins in ("winnow.deploy.client.local_federation.local_federation", "winnow.deploy.client.connection.connect"):
+        monkeypatch.setattr(begins, lambda *_, **__: pytest.fail("it was begun"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "result.json").write_text("{}")
+    for name, told in (
+        ("file", "is a file, and a folder is needed here"),
+        ("file/below", "is a file, and a folder is needed here"),
+        ("done", "contains a finished run; choose another --out"),
+    ):
+        refused = call(capsys, *command, "--out", tmp_path / name)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert told in refused.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["done", "file"]

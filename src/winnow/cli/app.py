@@ -42,6 +42,7 @@ from winnow.cli.trees import trees
 from winnow.cli.truth import truth
 from winnow.cli.typer_help_patch import hide_python_types
 from winnow.cli.ui import ui
+from winnow.cli.usage_error import USAGE_ERROR, usage_line
 from winnow.cli.version import print_version, version
 
 EXPERIMENTS, QUESTIONS, RESULTS, CATALOGUES = "Experiments", "Questions", "Results", "Catalogues"
@@ -235,14 +236,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with _warnings_in_one_line():
             _refuse_renamed_options(given)
-            app(given, prog_name="winnow")
+            code = app(given, prog_name="winnow", standalone_mode=False)
+    except typer.Abort:  # the input ended where an answer was needed
+        print("winnow: aborted", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         line = _one_line(error)
         if line is None:
             raise
-        print(f"winnow: error: {_printable(line)}", file=sys.stderr)
+        if line:
+            print(f"winnow: error: {_printable(line)}", file=sys.stderr)
     else:
-        return
+        sys.exit(code if isinstance(code, int) else 0)
     sys.exit(2)  # not above, or the error's frames would live on: DuckDB complains of connections that do
 
 
@@ -295,9 +300,11 @@ def _refuse_renamed_options(arguments: Sequence[str]) -> None:
 
 
 def _one_line(error: Exception) -> str | None:
-    """What to tell the user; None for a bug, which keeps its traceback."""
+    """What to tell the user; None for a bug, which keeps its traceback; nothing where the help was shown instead."""
     from winnow.core import WinnowError
 
+    if isinstance(error, USAGE_ERROR):
+        return "" if type(error).__name__ == "NoArgsIsHelpError" else usage_line(error)
     if isinstance(error, WinnowError):
         return str(error)
     if isinstance(error, OSError):

@@ -1,6 +1,5 @@
 """What commands that put questions to owners have in common: their options, and the display while one waits."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,28 +51,6 @@ ExplainOption: TypeAlias = Annotated[
 def names(listed: str | None) -> tuple[str, ...]:
     """The names in a list with commas."""
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
-
-
-def check_output(path: Path | None, ending: str, option: str = "--out") -> None:
-    """Refuse a file that could not be written as it should before anybody is asked."""
-    from winnow.core import ConfigError
-
-    if path is not None and path.suffix.lower() != ending:
-        raise ConfigError(f"{option} {path}: it is written as {ending}; name the file {path.stem}{ending}")
-    if path is not None:
-        check_folder(path, option)
-
-
-def check_folder(path: Path, option: str = "--out") -> None:
-    """Refuse a file that cannot be written: owners would have spent privacy on an answer that is lost."""
-    from winnow.core import ConfigError
-
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; create it, or name another file")
-    if path.is_dir():
-        raise ConfigError(f"{option} {path}: this is a folder; name a file")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option} {path}: you may not write in the folder {path.parent}; name another file")
 
 
 class CountedSteps:

@@ -63,11 +63,15 @@ def clients(
 
 def _check_csv(out: Path) -> None:
     from winnow.core import RunError
+    from winnow.runs.client_table import COLUMNS
+    from winnow.runs.output_file import check_writable, csv_columns, keep_other_table
 
     if out.suffix.lower() != ".csv":
         raise RunError(
             f"--out {out}: the table is written as .csv, which spreadsheets open; name the file {out.stem}.csv"
         )
+    check_writable(out, option="--out")
+    keep_other_table(out, csv_columns, COLUMNS, "--out")
 
 
 def _the_run(folder: Path) -> "RunView":

@@ -31,12 +31,15 @@ def export(
 ) -> None:
     """Write a trained model for other programs or in a folder of its own, or a run's rounds for a tracker."""
     from winnow.core import ConfigError
-    from winnow.experiment.saved_model import load_model
+    from winnow.experiment.saved_model import ONNX_FILES, TORCHSCRIPT_FILES, load_model
+    from winnow.runs.output_file import check_output
     from winnow.tracking.mlflow_tracker import MlflowTracker
     from winnow.tracking.tensorboard_tracker import TensorBoardTracker
     from winnow.tracking.track_run import export_run
     from winnow.tracking.wandb_tracker import WandbTracker
 
+    check_output(onnx, *ONNX_FILES, option="--onnx")
+    check_output(torchscript, *TORCHSCRIPT_FILES, option="--torchscript")
     trackers = [
         *([TensorBoardTracker(folder=str(tensorboard))] if tensorboard else []),
         *([MlflowTracker(uri=mlflow)] if mlflow else []),

@@ -48,12 +48,13 @@ def fit(
     from winnow.analytics.fit.fit_question import WITHOUT_RESPONSE
     from winnow.analytics.fit.fitted_model import FittedModel
     from winnow.analytics.question import read_question
-    from winnow.cli.ask_owners import ask, check_output, names
+    from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import stdout_console, write_json
     from winnow.core import ConfigError
     from winnow.questions import only_table
+    from winnow.runs.output_file import check_output
 
-    check_output(out, ".json")
+    check_output(out, ".json", option="--out")
     if model in WITHOUT_RESPONSE and table is not None:
         raise ConfigError(f"{model} takes the table in the place of a formula; leave out --table")
     formula = None if model in WITHOUT_RESPONSE else subject

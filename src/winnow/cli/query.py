@@ -1,5 +1,6 @@
 """winnow query SQL"""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -35,13 +36,15 @@ def query(
     budgets.
     """
     from winnow.analytics.sql.query_answer import check_ending
-    from winnow.cli.ask_owners import check_folder
     from winnow.cli.query_statement import StatementOptions
     from winnow.core import ConfigError
+    from winnow.runs.output_file import check_writable
 
     if out is not None:
         check_ending(out)
-        check_folder(out)
+        check_writable(out, option="--out")
+        if kit is None and out.exists():
+            _refuse_table(out, federation)
     if sql is not None and sql.strip().lower() == "budget":
         from winnow.cli.query_budget import show_budgets
 
@@ -68,6 +71,21 @@ def query(
     if (sql is None) == (file is None):
         raise ConfigError("give a statement, or a file with one: winnow query 'SELECT …' or winnow query -f FILE.sql")
     options.respond(sql if sql is not None else _read(file))
+
+
+def _refuse_table(out: Path, federation: Path | None) -> None:
+    """Refuse a file with rows that a federation file declares; what is wrong with the latter is said on asking."""
+    from winnow.core import ConfigError, WinnowError
+    from winnow.questions import FEDERATION_FILE
+
+    tables = {}
+    with suppress(WinnowError, ImportError):
+        from winnow.analytics.tables.federation_file import load_federation
+
+        tables = dict(load_federation(federation or Path(FEDERATION_FILE)).tables)
+    for name, table in tables.items():
+        if any(out.samefile(file) for file in table.files):
+            raise ConfigError(f"--out {out}: this file holds the rows of table '{name}'; name another file")
 
 
 def _read(file: Path | None) -> str:

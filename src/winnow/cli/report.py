@@ -30,7 +30,9 @@ def report(
     from winnow.cli.render_results import all_trained, open_runs, run_record
     from winnow.explain.report_with_privacy import write_reports
     from winnow.runs import file_names
+    from winnow.runs.output_file import check_output
 
+    check_output(out, ".html", option="--out")
     views = [view for folder in runs for view in open_runs(folder)]
     folder = runs[0] if len(runs) == 1 else Path()
     place = out or folder / file_names.REPORT

@@ -59,10 +59,11 @@ def stats(
     from winnow.analytics.answers import answer_errors, render_answer, write_answer_page
     from winnow.analytics.question import read_question
     from winnow.analytics.stats.report import StatisticsReport
-    from winnow.cli.ask_owners import ask, check_output, names
+    from winnow.cli.ask_owners import ask, names
     from winnow.cli.console import say, stdout_console, write_json
+    from winnow.runs.output_file import check_output
 
-    check_output(out, ".html")
+    check_output(out, ".html", option="--out")
     given = {
         "kind": "statistics",
         "table": table,

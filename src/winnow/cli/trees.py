@@ -59,11 +59,12 @@ def trees(
     """Grow boosted trees over the rows of several owners, from sums of gradients: the result is an XGBoost booster."""
     from winnow.analytics.question import read_question
     from winnow.analytics.trees.boosted_trees import MODEL_FILES, require_xgboost
-    from winnow.cli.ask_owners import check_output, names
+    from winnow.cli.ask_owners import names
     from winnow.core import ConfigError
+    from winnow.runs.output_file import check_output
 
-    check_output(out, out.suffix.lower() if out is not None and out.suffix.lower() in MODEL_FILES else MODEL_FILES[0])
-    check_output(page, ".html", "--page")
+    check_output(out, *MODEL_FILES, option="--out")
+    check_output(page, ".html", option="--page")
     if out is not None:
         require_xgboost()
     given = {

@@ -80,10 +80,11 @@ def truth(
 ) -> None:
     """Find what is true of items that workers answered differently, and how far each worker can be trusted."""
     from winnow.analytics.answers import answer_errors
-    from winnow.cli.ask_owners import check_output, names
+    from winnow.cli.ask_owners import names
     from winnow.core import ConfigError
+    from winnow.runs.output_file import check_output
 
-    check_output(out, ".html")
+    check_output(out, ".html", option="--out")
     if labels is not None and not names(labels):
         raise ConfigError("--labels: name two or more, each once")
     _refuse({"json": weights and as_json}, "everything that was found, and --weights for trust alone")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError
+from winnow.core.join_names import counted
 from winnow.data import Examples, FederatedData
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_round_method import ClientUpdate, PlainUpdate
@@ -31,14 +32,17 @@ def output_width(module: nn.Module, x: Tensor) -> int | None:
         return None
 
 
-def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss) -> None:
-    """One output a class: a label beyond the last output would only be met in the middle of a run."""
-    if classes is None or loss.name not in {"cross-entropy", "nll"}:
+def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss, *, may_have_more: bool) -> None:
+    """One output a class: a label beyond the last output would only be met in the middle of a run, and an output
+    beyond the last class when it is predicted. In sequences, classes are those of the samples at hand.
+    """
+    if not classes or loss.name not in {"cross-entropy", "nll"}:
         return
     width = output_width(module, x)
-    if width is not None and width < classes:
+    if width is not None and (width < classes or (width > classes and not may_have_more)):
         raise ModelError(
-            f"the model has {width} outputs, but the data has {classes} classes; give the model {classes} outputs"
+            f"the model has {counted(width, 'output')}, but the data has {classes} classes; "
+            f"give the model {counted(classes, 'output')}"
         )
 
 

@@ -5,7 +5,6 @@ depends on its path alone, so that processes can send each other what it defines
 """
 
 import sys
-import traceback
 from collections.abc import Iterable
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.core import ConfigError
+from winnow.core.user_code_error import place_of_error, text_of_error
 from winnow.simulate.ray_workers import PLUGIN_MODULE_PREFIX
 
 
@@ -49,17 +49,6 @@ def _load(path: Path, source: str) -> None:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's code may fail in any way
         del sys.modules[module.__name__]
-        raise ConfigError(f"{source}: plugin {path}{_line(error, path)}: {_what(error)}") from error
-
-
-def _line(error: BaseException, path: Path) -> str:
-    """Where in the file it went wrong."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f", line {lines[-1]}" if lines else ""
-
-
-def _what(error: BaseException) -> str:
-    told = error.msg if isinstance(error, SyntaxError) else str(error)
-    return ": ".join(filter(None, (type(error).__name__, *told.splitlines()[:1])))
+        place = place_of_error(error, str(path).__eq__)
+        line = f", line {place[1]}" if place else ""
+        raise ConfigError(f"{source}: plugin {path}{line}: {text_of_error(error)}") from error

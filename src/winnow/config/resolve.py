@@ -22,8 +22,9 @@ from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
 from winnow.config.validation_error_message import config_error
 from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.core.join_names import listed
 from winnow.core.split_factory_path import own_code_names
-from winnow.data.file_formats import own_file_type
+from winnow.data.file_formats import OWN_FILE_TYPES, own_file_type
 from winnow.data.settings import settled_clients
 from winnow.learn.algorithm import Recipe
 
@@ -66,12 +67,16 @@ def read_config_table(preset_or_file: str | Path) -> tuple[TomlTable, str]:
                 f"{name} is a Python program; run it with: python {name}; or between sites with: "
                 f"winnow local run {name}, or winnow submit {name} --kit KIT"
             )
+        if path.is_file() or path.suffix[1:].isalpha():
+            raise ConfigError(f"{name}: tables come as {listed(OWN_FILE_TYPES)} files, and configurations as .toml")
         raise ConfigError(f"no preset {name!r}; {suggest(name, known)} (a configuration file name must end in .toml)")
     try:
         return _with_absolute_paths(tomllib.loads(path.read_text("utf-8")), path.parent), str(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.__class__.__name__})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+MOST_MEANT = 3
+"""As many choices may be equally near; if more are, none of them is what was meant."""
+
 
 def suggest(word: str, choices: Iterable[str], *, at_most: int | None = None) -> str:
     """What to write instead: the nearest choice, or where none is near all of them (or `at_most` so many)."""
@@ -15,10 +18,11 @@ def suggest(word: str, choices: Iterable[str], *, at_most: int | None = None) ->
 
 
 def _nearest(word: str, valid: list[str]) -> list[str]:
-    """The choices that are near, and none nearer than another."""
-    near = get_close_matches(word, valid)
+    """The choices that are near, and none nearer than another; no more than a few."""
+    near = get_close_matches(word, valid, n=max(1, len(valid)))
     likeness = [SequenceMatcher(None, each, word).ratio() for each in near]
-    return sorted(each for each, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
+    nearest = sorted(each for each, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
+    return nearest if len(nearest) <= MOST_MEANT else []
 
 
 def _listed(names: Iterable[str]) -> str:

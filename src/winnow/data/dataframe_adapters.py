@@ -100,6 +100,17 @@ def check_finite(values: NDArray[Any], what: str, where: str) -> None:
         raise DataError(f"{where}: {what}[{place}] is not a finite number; fill in or remove such rows first")
 
 
+def in_single_precision(scaled: NDArray[Any], values: NDArray[Any], what: str, where: str) -> NDArray[np.float32]:
+    """Scaled values as models take them; the first that is too large for that is refused by its place in `values`."""
+    with np.errstate(over="ignore"):
+        single: NDArray[np.float32] = scaled.astype(np.float32, copy=False)
+    if not np.isfinite([single.min(initial=0), single.max(initial=0)]).all():
+        place = tuple(np.argwhere(~np.isfinite(single))[0])
+        told = f"{what}[{', '.join(map(str, place))}] is {values[place]:g}"
+        raise DataError(f"{where}: {told}, too large for a model to calculate with; correct it or remove such rows")
+    return single
+
+
 def _is_series(values: Any) -> bool:
     return hasattr(values, "isna") or hasattr(values, "null_count")
 

@@ -144,7 +144,7 @@ def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -
     """So many of the rows; of labelled ones, for models are evaluated on these."""
     known = rows[labelled(dataset.y)[rows]]
     if size > len(known):
-        which = "rows" if len(known) == len(rows) else "rows with labels"
+        which = ("row" if size == 1 else "rows") + ("" if len(known) == len(rows) else " with labels")
         raise DataError(f"{dataset.name}: data.{purpose} needs {size} {which}; only {len(known)} are available")
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(known)[:size])
 

@@ -12,8 +12,8 @@ from winnow.core import DataError
 from winnow.core.number_text import is_number
 from winnow.data.dataframe_adapters import FrameTable, array_of, as_table, check_finite
 from winnow.data.interpret_targets_and_owners import fit_targets, missing_labels, numbered_owners, targets_as_stated
-from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
-from winnow.data.scaling import Scaling, scaling_for, unscaled
+from winnow.data.preprocessing import MAX_CATEGORIES, Affine, Column, InputSpec, Preprocessing, check_numbers
+from winnow.data.scaling import Scaling, fit_scaling, scaling_for, unscaled
 from winnow.data.settings import ProblemType, Scale
 from winnow.data.tables import DataTable, as_text, check_columns, check_complete
 from winnow.data.text import TextSettings
@@ -142,10 +142,14 @@ def fit_array(values: NDArray[Any], scaling: Scaling, *, tokens: bool, where: st
     if len(values) == 0:
         raise DataError(f"{where}: there are no rows")
     if not tokens:
-        return InputSpec(shape=values.shape[1:], scaling=scaling(values))
+        return InputSpec(shape=values.shape[1:], scaling=_fit_numbers(scaling, values, "x", where))
     if (values != np.floor(values)).any() or values.min(initial=0) < 0:
         raise DataError(f"{where}: tokens must be whole numbers, 0 or greater, and x has others; remove data.tokens")
     return InputSpec(shape=values.shape[1:], kind="token")
+
+
+def _fit_numbers(scaling: Scaling, values: NDArray[Any], what: str, where: str) -> Affine | None:
+    return fit_scaling(scaling, values, where, lambda place: f"{what}[{', '.join(map(str, place))}]")
 
 
 def _is_scaled(features: Preprocessing) -> bool:
@@ -158,6 +162,13 @@ def _feature_names(table: DataTable, reading: Reading) -> list[str]:
     check_columns(table, reading.features or (), "a feature")
     check_columns(table, [reading.owner] if reading.owner else (), "the owner")
     apart = {*reading.targets, reading.owner}
+    if reading.owner in reading.targets:
+        raise DataError(f"{table.where}: column '{reading.owner}' is the owner and cannot be a target")
+    if taken := [name for name in reading.features or () if name in apart]:
+        role = "a target" if taken[0] in reading.targets else "the owner"
+        raise DataError(
+            f"{table.where}: column '{taken[0]}' is {role} and cannot be a feature; leave it out of features"
+        )
     names = list(reading.features or [name for name in table.columns if name not in apart])
     if not names:
         raise DataError(f"{table.where}: no columns remain for features")
@@ -208,8 +219,13 @@ def _fit_column(name: str, values: NDArray[Any], reading: Reading, where: str) -
         return _fit_category(name, values, reading, where)
     numbers = check_numbers(values, name, where)
     present = numbers[~np.isnan(numbers)]
-    fill = float(np.median(present))
-    scaling = reading.scaling(np.where(np.isnan(numbers), fill, numbers))
+    fill = 2 * float(np.median(present / 2))  # halved, because the sum of the two in the middle may be too large
+    scaling = fit_scaling(
+        reading.scaling,
+        np.where(np.isnan(numbers), fill, numbers),
+        where,
+        lambda place: f"column '{name}', data row {place[0] + 1}",
+    )
     shift, width = (0.0, 1.0) if scaling is None else (scaling.shift[0], scaling.width[0])
     return Column(name=name, fill=fill, marks_missing=len(present) < len(numbers), shift=shift, width=width)
 
@@ -262,7 +278,7 @@ def _fit_inputs(arrays: Mapping[Any, NDArray[Any]], reading: Reading, where: str
                 name=name if isinstance(name, str) else None,
                 shape=values.shape[1:],
                 kind="token" if whole else "number",
-                scaling=None if whole else reading.scaling(values),
+                scaling=None if whole else _fit_numbers(reading.scaling, values, f"input {name} ", where),
             )
         )
     return tuple(specs)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.dataframe_adapters import check_finite
+from winnow.data.dataframe_adapters import check_finite, in_single_precision
 from winnow.data.preprocessing import IGNORED, NO_LABEL, Affine, Label, Preprocessing, TargetSpec, label_array
-from winnow.data.scaling import Scaling, unscaled
+from winnow.data.scaling import Scaling, fit_scaling, unscaled
 from winnow.data.settings import ProblemType
 from winnow.data.tables import as_text, check_complete
 from winnow.data.types import Indices, Targets
@@ -48,7 +48,7 @@ def fit_targets(
         check_complete(y, "y", where)
     if classes is None and _kind(y, task, where) == "regression":
         check_finite(y, "y", where)
-        return _fit_values(y.reshape(len(y), -1), scaling, names)
+        return _fit_values(y.reshape(len(y), -1), scaling, names, where)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2 and y.dtype.kind in "iu":
@@ -100,17 +100,20 @@ def _fit_labels(y: NDArray[Any], missing: NDArray[np.bool_], task: ProblemType, 
     return FittedTargets(y=numbers, classes=learnt.classes, labels=learnt.labels)
 
 
-def _fit_values(values: NDArray[Any], scaling: Scaling, names: Sequence[str]) -> FittedTargets:
-    found = scaling(values)
+def _fit_values(values: NDArray[Any], scaling: Scaling, names: Sequence[str], where: str) -> FittedTargets:
+    def describe(place: tuple[int, ...]) -> str:
+        row, target = place
+        return f"target '{names[target]}', data row {row + 1}" if names else f"y[{row}]"
+
+    found = fit_scaling(scaling, values, where, describe)
     width = values.shape[1]
     affine = found or Affine(shift=(0.0,) * width, width=(1.0,) * width)
     specs = tuple(
         TargetSpec(name=names[place] if names else None, shift=shift, width=wide)
         for place, (shift, wide) in enumerate(zip(affine.shift, affine.width, strict=True))
     )
-    return FittedTargets(
-        y=values.astype(np.float32, copy=False) if found is None else found.apply(values), classes=None, specs=specs
-    )
+    scaled = values if found is None else found.apply(values)
+    return FittedTargets(y=in_single_precision(scaled, values, "y", where), classes=None, specs=specs)
 
 
 def _fit_sequences(y: NDArray[Any], classes: int | None, where: str) -> FittedTargets:
@@ -135,7 +138,8 @@ def targets_as_stated(y: NDArray[Any], stated: Preprocessing, where: str) -> Fit
                 f"{where}: there are {values.shape[1]} target values; the preprocessing has {len(stated.targets)}"
             )
         shift, width = zip(*((target.shift, target.width) for target in stated.targets), strict=True)
-        return FittedTargets(y=Affine(shift=shift, width=width).apply(values), classes=None, specs=stated.targets)
+        scaled = Affine(shift=shift, width=width).apply(values)
+        return FittedTargets(y=in_single_precision(scaled, values, "y", where), classes=None, specs=stated.targets)
     if stated.classes is None:
         return _fit_sequences(y, None, where)
     y = number_labels(y.reshape(len(y)) if y.size == len(y) else y, stated.classes, where)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Choice, DataError
+from winnow.core.join_names import counted
 from winnow.data.types import Indices
 
 
@@ -163,7 +164,7 @@ def _offsets(sizes: Indices) -> Indices:
 
 def _check_enough(pool: RowPool, clients: int) -> None:
     if pool.size < clients:
-        raise DataError(f"{pool.size} rows cannot be spread over {clients} clients; use fewer clients")
+        raise DataError(f"{counted(pool.size, 'row')} cannot be spread over {clients} clients; lower data.clients")
 
 
 def class_labels(pool: RowPool, partition: str) -> Indices:

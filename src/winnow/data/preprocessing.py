@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
 from winnow.core.join_names import listed
-from winnow.data.dataframe_adapters import array_of, as_table, check_finite
+from winnow.data.dataframe_adapters import array_of, as_table, check_finite, in_single_precision
 from winnow.data.tables import DataTable, as_text
 from winnow.data.text import MAX_LENGTH, MAX_WORDS, TextUnit, encode_characters, encode_texts
 
@@ -51,10 +51,12 @@ class Affine(Settings):
         return self
 
     def apply(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Infinite where that is too large for single precision."""
         scaled = values.astype(np.result_type(values.dtype, np.float32), order="C")
-        for operation, constants in ((np.subtract, self.shift), (np.divide, self.width)):
-            operation(scaled, self._fitting(constants, values).astype(scaled.dtype), out=scaled)
-        return scaled.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):
+            for operation, constants in ((np.subtract, self.shift), (np.divide, self.width)):
+                operation(scaled, self._fitting(constants, values).astype(scaled.dtype), out=scaled)
+            return scaled.astype(np.float32, copy=False)
 
     def undo(self, values: NDArray[Any]) -> NDArray[np.float64]:
         shift, width = (self._fitting(constants, values) for constants in (self.shift, self.width))
@@ -123,7 +125,14 @@ class Column(Settings):
         if self.kind == "token":
             return whole_numbers(numbers, f"{where}: column '{self.name}'")[:, None]
         missing = np.isnan(numbers)
-        scaled = ((np.where(missing, self.fill, numbers) - self.shift) / self.width).astype(np.float32)
+        with np.errstate(over="ignore"):
+            scaled = ((np.where(missing, self.fill, numbers) - self.shift) / self.width).astype(np.float32)
+        if not np.isfinite(scaled).all():
+            row = int(np.flatnonzero(~np.isfinite(scaled))[0])
+            raise DataError(
+                f"{where}: column '{self.name}', data row {row + 1} is {numbers[row]:g}, too large for a model to"
+                " calculate with; correct it or empty that cell"
+            )
         return np.stack([scaled, missing.astype(np.float32)] if self.marks_missing else [scaled], axis=1)
 
 
@@ -156,7 +165,8 @@ class InputSpec(Settings):
         check_finite(values, "the input", where)
         if self.kind == "token":
             return whole_numbers(values, where)
-        return values.astype(np.float32, copy=False) if self.scaling is None else self.scaling.apply(values)
+        scaled = values if self.scaling is None else self.scaling.apply(values)
+        return in_single_precision(scaled, values, "the input", where)
 
 
 class TargetSpec(Settings):
@@ -240,7 +250,8 @@ class Preprocessing(Settings):
         values = array_of(rows, where)
         if self.array is None:
             check_finite(values, "the input", where)
-            return values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float32)
+            whole = values.dtype.kind in "iu"
+            return values.astype(np.int64) if whole else in_single_precision(values, values, "the input", where)
         return self.array.encode(values, where)
 
     def decode(self, outputs: Any) -> NDArray[Any]:
@@ -276,6 +287,8 @@ class Preprocessing(Settings):
         categories = [column.name for column in self.columns if column.kind == "category"]
         filled = [column.name for column in self.columns if column.marks_missing]
         said = []
+        if any(column.name == "" for column in self.columns):
+            said.append("a column without a name (pandas writes its index so) is a feature; name it or leave it out")
         if filled:
             said.append(f"missing values of {listed(filled)} are filled in, and marked in a feature of their own")
         if categories:

@@ -1,11 +1,13 @@
 """How features are brought to a range that models learn from: numbers that are fitted to them, or published ones."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.core import DataError
 from winnow.data.preprocessing import IMAGE_NDIM, Affine
 from winnow.data.settings import Scale
 
@@ -58,7 +60,22 @@ def scaling_for(scale: Scale, default: Scaling = standard_tables) -> Scaling:
     return SCALINGS.get(scale, default)
 
 
+def fit_scaling(
+    scaling: Scaling, values: NDArray[Any], where: str, describe: Callable[[tuple[int, ...]], str]
+) -> Affine | None:
+    """The numbers for these values. Of those too large for it, the largest is told as `describe` names its place."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            return scaling(values)
+        except OverflowError:
+            place = tuple(int(each) for each in np.unravel_index(np.abs(values).argmax(), values.shape))
+            told = f"{describe(place)} is {values[place]:g}, too large to scale"
+            raise DataError(f"{where}: {told}; correct it") from None
+
+
 def _affine(shift: NDArray[Any], width: NDArray[Any]) -> Affine:
+    if not (np.isfinite(shift).all() and np.isfinite(width).all()):
+        raise OverflowError("values are too large to scale")
     return Affine(shift=tuple(shift.reshape(-1).tolist()), width=tuple(width.reshape(-1).tolist()))
 
 

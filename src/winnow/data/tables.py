@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, suggest
+from winnow.core.join_names import counted
 from winnow.core.number_text import is_number
 from winnow.data.file_formats import own_file_type
 
@@ -84,6 +85,10 @@ class CsvTable:
         self.columns: Sequence[str] = next(self._rows(), [])
         if not self.columns:
             raise DataError(f"{path} is empty; it must have a header line and rows")
+        between = next((mark for mark in (";", "\t") if mark in self.columns[0]), None)
+        if between is not None and len(self.columns) == 1:
+            mark = "tabs" if between == "\t" else "';'"
+            raise DataError(f"{path}: the columns seem to be separated by {mark}; save it with commas")
         if any("\n" in name or "\r" in name for name in next(self.raw_rows())):
             raise DataError(f"{path}: a column's name contains a line break; write the header in one line")
         if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
@@ -203,9 +208,8 @@ class CsvTable:
         places = [(name, self.columns.index(name)) for name in columns]
         for number, row in enumerate(self._cells(), start=1):
             if len(row) != len(self.columns):
-                return DataError(
-                    f"{self.path}: data row {number} has {len(row)} cells but the header has {len(self.columns)}"
-                )
+                cells = f"{counted(len(row), 'cell')} but the header has {len(self.columns)}"
+                return DataError(f"{self.path}: data row {number} has {cells}")
             for name, place in places:
                 if not is_number(row[place]):
                     cell = f"'{row[place]}'" if row[place] else "an empty cell"

@@ -190,7 +190,8 @@ class TrainingSetup:
         experiment, module, layer = self.experiment, self.model.module, self.model.layer
         probe_x, select = self.model.probe[0], experiment.select
         check_open(experiment.client, open_rows, self.classes)
-        check_outputs(module, probe_x, self.classes, self.model.loss)
+        own_loss = self.model.own is not None  # its outputs may be for more than predictions
+        check_outputs(module, probe_x, self.classes, self.model.loss, may_have_more=self._sequences or own_loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
         whole = self._algorithm(Population(sizes=sizes), names)
         shared = {name: tensor for name, tensor in self.model.initial.items() if name not in self.private}

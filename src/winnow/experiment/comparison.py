@@ -29,6 +29,7 @@ from winnow.report import (
 from winnow.report.markup import bullet_list, html_table
 from winnow.runs import MetricReading, RunView, Summary, file_names
 from winnow.runs.atomic_write import one_line_errors, warn_if_unwritten, write_text_atomically
+from winnow.runs.output_file import check_output
 from winnow.terminal_tables import table
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Comparison:
 
     def report(self, path: str | Path) -> Path:
         """Write the joint report, one file that opens offline."""
+        check_output(Path(path), ".html")
         return write_reports(Path(path), self.runs)
 
     def write(self, folder: Path) -> None:
@@ -178,7 +180,7 @@ class Comparison:
         with warn_if_unwritten("the table", remedy):
             self.save(folder / file_names.COMPARISON)
         with warn_if_unwritten("the report", remedy):
-            self.report(folder / file_names.REPORT)
+            write_reports(folder / file_names.REPORT, self.runs)
 
     def save(self, path: Path) -> None:
         """Write the records and the table as JSON."""

@@ -2,7 +2,8 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from winnow.data.file_formats import own_file_type, read_npz
 from winnow.data.tables import CsvTable, open_table
 from winnow.experiment.saved_model import SavedModel
 from winnow.runs.atomic_write import one_line_errors, write_atomically
+from winnow.runs.output_file import check_writable, csv_columns, keep_other_table
 
 PREDICTION = "prediction"
 Columns = dict[str, NDArray[Any]]
@@ -33,6 +35,8 @@ def predict_file(saved: SavedModel, rows: Path, out: Path | None, *, probabiliti
         raise DataError(f"--out: the output of {rows.name} is CSV; give a name that ends in .csv")
     if out is not None and out.exists() and out.samefile(rows):
         raise DataError(f"--out: {out} is the table of the rows itself; give another name")
+    if out is not None:
+        _check_output(out, parquet=parquet)
     given: Any = read_npz(rows, ["x"])["x"] if kind == ".npz" else open_table(rows)
     if kind != ".npz" and PREDICTION in given.columns:
         raise DataError(f"{rows} already has a column '{PREDICTION}'; rename or remove it first")
@@ -45,6 +49,26 @@ def predict_file(saved: SavedModel, rows: Path, out: Path | None, *, probabiliti
             _write_parquet(rows, out, added)
         else:
             write_atomically(out, lambda temporary: _write_csv_file(temporary, given, added))
+
+
+def _check_output(out: Path, *, parquet: bool) -> None:
+    """Predictions of yesterday may be written over, another table of the user's may not."""
+    check_writable(out, option="--out")
+    keep_other_table(out, _parquet_columns if parquet else _csv_kinds, [PREDICTION], "--out")
+
+
+def _csv_kinds(path: Path) -> Collection[str]:
+    """The first word of each column: several targets have "prediction NAME" each."""
+    return [name.partition(" ")[0] for name in csv_columns(path)]
+
+
+def _parquet_columns(path: Path) -> Collection[str]:
+    import pyarrow as arrow  # noqa: PLC0415 - an extra
+    import pyarrow.parquet  # noqa: PLC0415
+
+    with suppress(arrow.ArrowException, OSError):
+        return [name.partition(" ")[0] for name in arrow.parquet.read_schema(path).names]
+    return []
 
 
 def _predictions(saved: SavedModel, given: Any, *, probabilities: bool) -> Columns:

@@ -47,6 +47,7 @@ from winnow.runs.atomic_write import warn_if_unwritten
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.client_table import read_client_table
 from winnow.runs.metrics_csv import row_of
+from winnow.runs.output_file import check_output
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
 from winnow.tracking import Tracker
 from winnow.tracking.track_run import RunTracking, tracked_run
@@ -149,6 +150,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write this run's report, one file that opens offline."""
+        check_output(Path(path), ".html")
         return write_reports(Path(path), [self.view])
 
     def plot(self, what: str | None = None, *, over: str = "round") -> "go.Figure":

@@ -41,8 +41,10 @@ from winnow.learn.run_plan import TrainingPlan
 from winnow.learn.sklearn_models import estimator_model, is_estimator
 from winnow.learn.stack import ModelState, model_state
 from winnow.runs.atomic_write import one_line_errors
+from winnow.runs.output_file import check_output
 from winnow.runs.summary import Summary
 
+ONNX_FILES, TORCHSCRIPT_FILES = (".onnx",), (".pt", ".pth", ".ts")
 BATCH = 1024
 """Rows that are predicted together: outputs do not depend on it, memory does."""
 
@@ -135,6 +137,7 @@ class SavedModel:
         """Write the model in ONNX, and try it in onnxruntime; docs/use-the-model.md names its inputs and outputs."""
         from winnow.experiment.model_export import export_onnx  # noqa: PLC0415 - an extra, and slow to import
 
+        check_output(Path(path), *ONNX_FILES)
         self._refuse_export()
         return export_onnx(self, Path(path))
 
@@ -142,6 +145,7 @@ class SavedModel:
         """Write the model in TorchScript, which C++ programs read; inputs and outputs are those of `export_onnx`."""
         from winnow.experiment.model_export import export_torchscript  # noqa: PLC0415 - its own machinery
 
+        check_output(Path(path), *TORCHSCRIPT_FILES)
         self._refuse_export()
         return export_torchscript(self, Path(path))
 

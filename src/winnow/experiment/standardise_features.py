@@ -28,7 +28,11 @@ MORE_ROWS = "pass more rows"
 def scaling_of(features: NDArray[Any], whose: str, advice: str = WITHOUT) -> Affine:
     """Means and deviations of these features. One that is the same in all samples becomes 0."""
     _check_spread(len(features), whose, advice)
-    return standard(features)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return standard(features)
+    except OverflowError:
+        raise DataError(f"{whose} has features that are too large to standardise; {advice}") from None
 
 
 def scaled_examples(held: Examples, scaling: Affine | None) -> Examples:

@@ -26,7 +26,7 @@ def load_own_function(factory: str, what: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's code may fail in any way
-        raise ModelError(f"{what} file '{file}' cannot be run: {error!r}") from error
+        raise ModelError(f"{what} file '{file}' cannot be run: {_what(error, path)}") from error
     name = name or _only_factory(module, file, what)
     if not callable(getattr(module, name, None)):
         found = [each for each, value in vars(module).items() if inspect.isfunction(value) or inspect.isclass(value)]
@@ -34,6 +34,12 @@ def load_own_function(factory: str, what: str) -> Callable[..., Any]:
         raise ModelError(f"{what} file '{file}' has no function '{name}'{hint}")
     function: Callable[..., Any] = getattr(module, name)
     return function
+
+
+def _what(error: Exception, path: Path) -> str:
+    if isinstance(error, SyntaxError) and error.filename == str(path.absolute()):
+        return f"SyntaxError, line {error.lineno}: {error.msg}"
+    return repr(error)
 
 
 def _only_factory(module: ModuleType, file: str, what: str) -> str:

@@ -2,7 +2,7 @@
 
 from winnow.runs.changed_communication_cost import retimed_events, with_communication_cost
 from winnow.runs.evaluation_record import EvaluationRecord, SampleScores
-from winnow.runs.folder import RunFolder
+from winnow.runs.folder import RunFolder, check_folder_is_free
 from winnow.runs.history import HistoryPoint, points
 from winnow.runs.privacy_budgets import PrivacyBudget, read_privacy_budgets
 from winnow.runs.run_identity_record import RunClock, RunLabel
@@ -20,6 +20,7 @@ __all__ = [
     "RunView",
     "SampleScores",
     "Summary",
+    "check_folder_is_free",
     "points",
     "read_privacy_budgets",
     "result_record",

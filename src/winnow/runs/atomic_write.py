@@ -25,7 +25,20 @@ def one_line_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"cannot use {error.filename or path}: {error.strerror or error}") from error
+        raise RunError(_refusal(error, Path(error.filename) if isinstance(error.filename, str) else path)) from error
+
+
+def _refusal(error: OSError, path: Path) -> str:
+    """What is wrong with the path, and what to do where that is known."""
+    said = f"cannot use {path}: {error.strerror or error}"
+    if isinstance(error, IsADirectoryError):
+        return f"{said}; name a file"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        file = next((each for each in (path, *path.parents) if each.is_file()), path)
+        return f"{said}; {file} is a file, and a folder is needed here: name another one"
+    if isinstance(error, FileNotFoundError) and not path.parent.is_dir():
+        return f"{said}; create the folder {path.parent}, or name another file"
+    return said
 
 
 @contextmanager
@@ -47,9 +60,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:  # on a full disk, what was written of it would stand in the way of everything else
+    except BaseException as error:  # on a full disk, what was written of it would stand in the way of everything else
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the one that the user knows
         raise
 
 

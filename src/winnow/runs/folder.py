@@ -64,10 +64,10 @@ class RunFolder:
         """Begin a run in a folder that is new, empty, or left over by a process killed right here."""
         with one_line_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            _check_folder_is_free(path)
+            _check_holds_nothing(path)
             lock = FileLock(path / file_names.LOCK)
             try:
-                _check_folder_is_free(path)
+                _check_holds_nothing(path)
                 write_text_atomically(path / file_names.CONFIG, config_text)
                 write_text_atomically(path / file_names.CONDITIONS, json.dumps(conditions, default=json_default) + "\n")
                 write_text_atomically(path / file_names.LABEL, label.to_json())
@@ -190,7 +190,21 @@ class RunFolder:
             self._metrics.add(point)
 
 
-def _check_folder_is_free(path: Path) -> None:
+def check_folder_is_free(path: Path) -> None:
+    """Refuse a folder in which `RunFolder.create` would fail, before hours of work; nothing of it is left behind."""
+    with one_line_errors(path):
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            _check_holds_nothing(path)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise RunError(f"you may not write in the folder {path}; choose another --out")
+        finally:
+            for each in missing:
+                each.rmdir()
+
+
+def _check_holds_nothing(path: Path) -> None:
     """A new run may use a folder that holds nothing, or what a process killed while creating a run left behind."""
     if (path / file_names.RESULT).exists():
         raise RunError(f"{path} contains a finished run; choose another --out")

@@ -34,6 +34,8 @@ class FederatedTable:
     replicated: Callable[[], OwnerTable] | None
     """What reads the rows that every owner has."""
     queries: tuple[QueryRule, ...]
+    files: tuple[Path, ...]
+    """Where its rows are, unless they are in a database."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ def _table(name: str, table: Mapping[str, Any], path: Path, queries: tuple[Query
         owners={} if declaration.replicated else _owners(source, declaration, where),
         replicated=_replicated(source, declaration, where) if declaration.replicated else None,
         queries=rules if queries else (SIMULATION_RULE,),
+        files=tuple(Path(place) for place in source.places),
     )
 
 

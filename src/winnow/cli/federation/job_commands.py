@@ -39,9 +39,12 @@ def submit(
     from winnow.core import ConfigError
     from winnow.deploy.client.job_progress import watch_job
     from winnow.experiment.comparison import split_commas
+    from winnow.runs import check_folder_is_free
 
     if out is not None and not wait:
         raise ConfigError("--out needs --wait: there is no result before the job has ended")
+    if out is not None:
+        check_folder_is_free(out)
     with connected(kit) as connection:
         job = connection.submit(
             source,

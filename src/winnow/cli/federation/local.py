@@ -54,8 +54,10 @@ def run(
     from winnow.deploy.client.job_progress import watch_job
     from winnow.deploy.client.local_federation import local_federation
     from winnow.experiment.run_folders import RUNS_FOLDER, claim_folder, safe_folder_name
-    from winnow.runs import RunFolder
+    from winnow.runs import RunFolder, check_folder_is_free
 
+    if out is not None:
+        check_folder_is_free(out)
     described = describe_job(
         source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or (), plugins=plugins or ()
     )

@@ -12,8 +12,9 @@ import tomli_w
 
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError
+from winnow.core import ConfigError, WinnowError
 from winnow.core.split_factory_path import own_code_names, split_factory
+from winnow.core.user_code_error import place_of_error, text_of_error
 from winnow.data import DataSettings
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.jobs.bundle_format import Bundle
@@ -151,9 +152,24 @@ def _captured_request(path: Path) -> Experiment | WorkflowSpec:
         return captured.wanted
     except SystemExit:
         pass
+    except WinnowError:
+        raise
+    except Exception as error:  # a user's code may fail in any way
+        raise ConfigError(f"{_place(error, path)}: {text_of_error(error)}") from error
     finally:
         leave_context()
     raise ConfigError(f"{path} does not call winnow.run or winnow.run_workflow; a job's program must call one of them")
+
+
+def _place(error: Exception, program: Path) -> str:
+    """The last line of the program, or of a module beside it, that the error went through."""
+    folder = program.absolute().parent
+
+    def is_own(file: str) -> bool:
+        return _is_own_file(Path(file).absolute(), folder)
+
+    place = place_of_error(error, is_own)
+    return f"{Path(place[0]).absolute().relative_to(folder)}, line {place[1]}" if place else str(program)
 
 
 @contextmanager
@@ -183,5 +199,9 @@ def _file_in(folder: Path, name: str, module: object) -> Path | None:
     if not file or name == "__main__" or name.partition(".")[0] == "winnow":
         return None
     path = Path(file)
+    return path if _is_own_file(path, folder) else None
+
+
+def _is_own_file(path: Path, folder: Path) -> bool:
     own = path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
-    return path if own and path.suffix == ".py" else None
+    return own and path.suffix == ".py"

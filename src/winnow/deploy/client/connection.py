@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.core import AnyEvent, ConfigError, suggest
 from winnow.deploy.client.bundle_signing import sign_bundle
 from winnow.deploy.client.submit_question import ANSWER_SECONDS, DeployedAnswer, ask
-from winnow.deploy.client.unsigned_requests import ServerRequests, SubmittedJob
+from winnow.deploy.client.unsigned_requests import ServerRequests, SubmittedJob, checked_name
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
@@ -72,6 +72,8 @@ class Connection(ServerRequests):
         """
         from winnow.deploy.client.bundle import JobDescription, describe_job  # noqa: PLC0415 - questions need no torch
 
+        if name is not None:
+            checked_name(name)
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
         named = sites or described.table.get("job", {}).get("sites", ())
@@ -102,6 +104,8 @@ class Connection(ServerRequests):
 
     def clone(self, job: str, name: str | None = None) -> SubmittedJob:
         """The same job once more, submitted and signed by this person."""
+        if name is not None:
+            checked_name(name)
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
             bundle = read_bundle(download_blob(self._link, job, self.result(job).bundle, spool).read_bytes())

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from winnow.core import RunError
+from winnow.core import ConfigError, RunError
 from winnow.deploy.wire.blob_transfer import download_blob
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import (
@@ -32,6 +32,7 @@ from winnow.deploy.wire.messages import (
     ListJobs,
     ListSites,
     LogLine,
+    Name,
     ReadAudit,
     Request,
     ServerStatus,
@@ -46,6 +47,17 @@ FINAL_STATES = ("finished", "failed", "aborted")
 ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
 
 
+def checked_name(job: str) -> str:
+    """The name of a job, unless no job can be called that."""
+    try:
+        return msgspec.convert(job, Name)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{job!r} cannot be the name of a job: it must have at most 100 letters (a to z), digits, '.', '_' and '-' "
+            "and begin with a letter or digit"
+        ) from None
+
+
 class ServerRequests:
     """Requests that need no signature. Use it in a `with`, or close it."""
 
@@ -53,7 +65,7 @@ class ServerRequests:
         self._link = link
 
     def job(self, name: str) -> "SubmittedJob":
-        return SubmittedJob(self, name)
+        return SubmittedJob(self, checked_name(name))
 
     def jobs(self) -> list[JobInfo]:
         return self._ask(ListJobs(), JobList).jobs
@@ -150,7 +162,9 @@ class SubmittedJob:
     def download(self, out: str | Path) -> Path:
         """What there is of it so far as a run folder, which `winnow show` and `winnow report` read."""
         from winnow.deploy.client.download import write_run_folder  # noqa: PLC0415 - it loads torch
+        from winnow.runs import check_folder_is_free  # noqa: PLC0415 - whoever downloads nothing needs no run folders
 
+        check_folder_is_free(Path(out))
         connection, state = self._connection, self._connection.result(self.name)
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))

@@ -66,6 +66,8 @@ def choose_execution(
             own.check(copy.deepcopy(module), sample_x, sample_y)
     if own is not None:
         return _own_execution(module, loss, own, execution, precision)
+    if not StateLayout.of(module).trained:
+        raise ModelError("the model cannot be trained: none of its parameters has requires_grad = True")
     if execution == "loop":
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
