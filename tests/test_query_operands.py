@@ -6,6 +6,7 @@ import pytest
 
 from query_tables import answer_of, divided, pooled_answer, pooled_rows
 from test_query_dates import refusal_of
+from winnow.analytics.sql.duckdb_engine import type_over_nulls
 from winnow.core import WinnowError
 
 ROWS = pooled_rows(400, seed=1)
@@ -210,6 +211,13 @@ def test_a_column_of_a_subquery_keeps_its_narrow_type() -> None:
         "day + INTERVAL (age) DAY > '2020-01-01'",
         "DATEDIFF('weeks', DATE '2020-01-01', day) > 3",
         "LENGTH(note || 5) > 1",
+        "COALESCE(CASE WHEN well THEN NULL END, note) = 'ill'",
+        "COALESCE(NULLIF(NULL, note), note) = 'ill'",
+        "GREATEST(CASE WHEN well THEN NULL END, day) > '2020-01-01'",
+        "LOWER(CASE WHEN well THEN NULL END) IS NULL",
+        "CAST('2024-12-31' - CAST(day AS DATE) AS INTEGER) > 30",
+        "INTERVAL ('2024-12-31' - CAST(day AS DATE)) DAY > INTERVAL 3 DAY",
+        "ROUND(CAST(cost AS DECIMAL(10, 2)), 0+0+0+0+0+0+0+0+0+0+0+1) > 3",
     ],
 )
 def test_what_duckdb_converts_compares_as_before(condition: str) -> None:
@@ -222,6 +230,19 @@ def test_what_duckdb_converts_compares_as_before(condition: str) -> None:
 def test_what_fails_only_where_a_value_is_missing_is_no_mistake() -> None:
     """Each part is tried with its operands missing, and not the whole."""
     answer_of("SELECT COUNT(*) AS n FROM stays WHERE 10 // COALESCE(age, 0) < 5", TABLES)
+
+
+@pytest.mark.parametrize("operands", ["age, " * 300 + "day", "age, " * 150 + "day, " * 149 + "day"])
+def test_who_is_wrong_among_many_operands_is_found_with_few_trials(operands: str) -> None:
+    before = type_over_nulls.cache_info().misses
+    with pytest.raises(WinnowError, match="needs a date in place of age"):
+        answer_of(f"SELECT COUNT(*) AS n FROM stays WHERE GREATEST({operands}) > 3", TABLES)
+    assert type_over_nulls.cache_info().misses < before + 40
+
+
+@pytest.mark.parametrize("select", ["COUNT(*) AS n", "age"])
+def test_a_statement_that_is_nested_too_deeply_is_refused_in_one_line(select: str) -> None:
+    assert "nested too deeply" in refusal_of(f"SELECT {select} FROM stays WHERE age{'+1' * 1_500} > 3")
 
 
 def test_groups_are_chosen_by_a_number_in_quotes() -> None:

@@ -126,9 +126,11 @@ def type_over_nulls(expression: str, kinds: tuple[str, ...]) -> str | None:
             computed = opened.sql(f"SELECT ({expression}){source}")
             computed.to_arrow_table()
             kind = str(computed.types[0])
+    except (duckdb.OutOfMemoryException, duckdb.FatalException) as error:  # it says nothing of the expression
+        raise DataError(f"the statement cannot be checked: {_first_line(error)}") from None
     except duckdb.Error:
         return None
-    return "INTEGER" if kind.strip('"') == "NULL" else kind
+    return kind
 
 
 def _first_line(error: duckdb.Error) -> str:

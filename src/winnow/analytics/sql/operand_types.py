@@ -41,6 +41,8 @@ DATE_HINT = f"write a date in quotes, such as '2024-12-31', or {DATE_PART_HINT}"
 NUMBER_HINT = "write a number without quotes, such as 20"
 LONGEST_CONSTANT = 20
 """In parts; of a longer one only the type is used, or each expression around it would compute it again."""
+MOST_SUSPECTS = 4
+"""So many different operands are tried with other types, to say which one is wrong."""
 WANTED = {
     "DOUBLE": ("a number", NUMBER_HINT),
     "INTEGER": ("a whole number", "write one such as 2"),
@@ -94,10 +96,11 @@ def check_converted(node: exp.Expr, operands: Sequence[Operand]) -> None:
 
 def check_cast(node: exp.Expr, value: exp.Expr, known: Described) -> None:
     """ConfigError for a value that is nothing of the type that it is converted to; TRY_CAST asks for NULL then."""
-    kind = "DOUBLE" if isinstance(node, exp.Interval) else _type_with(node, value, {}, "VARCHAR") or ""
+    kind = "DOUBLE" if isinstance(node, exp.Interval) else _type_with(node, [value], {}, "VARCHAR") or ""
     if _is_text(value) and isinstance(node, exp.Cast):
         _check_texts(node, [value], kind)
-    types = [known.type, column_type(kind)]
+    own = known.type if not known.duckdb_type else column_type(known.duckdb_type)
+    types = [own, column_type(kind)]
     if types.count("date") == 1 and {None, "text"}.isdisjoint(types):
         raise refused(node, f"the statement converts {types[0]} to {types[1]}; {DATE_HINT}")
 
@@ -113,6 +116,9 @@ def computed_type(node: exp.Expr, operands: Sequence[Operand]) -> str:
     """
     kinds = _kinds(operands)
     kind = _type_of(kinds, _text(node, kinds)) if operands else ""
+    if kind is None and (long := [each for each, _ in operands if id(each) in kinds and not each.find(exp.Column)]):
+        varying = {each: own for each, own in kinds.items() if each not in map(id, long)}
+        kind = _type_of(varying, _text(node, varying))  # some arguments must be constants
     if kind is None:
         raise _not_computed(node, operands, kinds)
     return kind
@@ -124,11 +130,19 @@ def _not_computed(node: exp.Expr, operands: Sequence[Operand], kinds: Mapping[in
     for unit in (each for each in units if each is not None):
         if _type_of(kinds, _text(node, kinds, {id(unit): exp.var("DAY")})):
             return refused(node, f"{one_line(unit.name)[:40]} is no part of a date; write YEAR, MONTH, DAY or another")
-    for each, known in sorted(operands, key=lambda one: (id(one[0]) in kinds, not isinstance(one[0], exp.Literal))):
+    alike: dict[str, list[Operand]] = {}
+    for operand in operands:
+        alike.setdefault(operand[0].sql("duckdb"), []).append(operand)
+    suspects = sorted(
+        alike.values(), key=lambda same: (id(same[0][0]) in kinds, not isinstance(same[0][0], exp.Literal))
+    )
+    for same in suspects[:MOST_SUSPECTS]:
+        each, known = same[0]
         own = kinds.get(id(each)) or _type_of({}, _text(each, {})) or ""
-        if not _is_text(each) and _type_with(node, each, kinds, own) is not None:
+        everywhere = [one for one, _ in same]
+        if not _is_text(each) and _type_with(node, everywhere, kinds, own) is not None:
             continue  # it has the right type
-        wanted = [kind for kind in WANTED if _type_with(node, each, kinds, kind)]
+        wanted = [kind for kind in WANTED if _type_with(node, everywhere, kinds, kind)]
         if _is_text(each):
             wanted = [kind for kind in wanted if kind != "VARCHAR"]
             wanted.sort(key=lambda kind: bool(_not_converted([each.unnest().this], kind)))
@@ -198,8 +212,9 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _text(node: exp.Expr, kinds: Mapping[int, str], replaced: Mapping[int, exp.Expr] | None = None) -> str:
-    """An expression with columns o0, o1 and so on in place of these operands."""
-    columns = {each: exp.column(f"o{place}") for place, each in enumerate(kinds)}
+    """An expression with columns o0, o1 and so on in place of these operands, one for each type."""
+    places = {kind: place for place, kind in enumerate(_distinct(kinds))}
+    columns = {each: exp.column(f"o{places[kind]}") for each, kind in kinds.items()}
     return _rebuilt(node, {**columns, **(replaced or {})}).sql("duckdb")
 
 
@@ -212,9 +227,13 @@ def _rebuilt(node: exp.Expr, replaced: Mapping[int, exp.Expr]) -> exp.Expr:
     return replaced.get(id(node)) or type(node)(**{name: part(value) for name, value in node.args.items()})
 
 
-def _type_with(node: exp.Expr, operand: exp.Expr, kinds: Mapping[int, str], kind: str) -> str | None:
-    """DuckDB's type of an expression if one of its operands had this one."""
-    changed = {**kinds, id(operand): kind}
+def _distinct(kinds: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(kinds.values()))
+
+
+def _type_with(node: exp.Expr, operands: Sequence[exp.Expr], kinds: Mapping[int, str], kind: str) -> str | None:
+    """DuckDB's type of an expression if these of its operands had this one."""
+    changed = {**kinds, **dict.fromkeys(map(id, operands), kind)}
     return _type_of(changed, _text(node, changed))
 
 
@@ -222,7 +241,7 @@ def _type_of(kinds: Mapping[int, str], *texts: str) -> str | None:
     """DuckDB's type of what can be any of these; None if it computes none, empty if a type is not known."""
     if not all(kinds.values()):
         return ""
-    return type_over_nulls(f"COALESCE({', '.join(texts)})" if texts[1:] else texts[0], tuple(kinds.values()))
+    return type_over_nulls(f"COALESCE({', '.join(texts)})" if texts[1:] else texts[0], _distinct(kinds))
 
 
 def _not_converted(texts: list[str], kind: str) -> list[str]:

@@ -19,6 +19,7 @@ logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read i
 MAX_NODES = 5_000
 MOST_ROWS = (1 << 63) - 1
 BEGINNINGS = ("SELECT", "WITH", "FROM")
+TOO_DEEP = "the statement is nested too deeply; ask for less at once"
 
 
 def parse_sql(sql: str) -> exp.Select:
@@ -43,7 +44,7 @@ def parse_sql(sql: str) -> exp.Select:
         check_nodes(tree)
         check_texts(tree)
     except RecursionError:
-        raise ConfigError("the statement is nested too deeply") from None
+        raise ConfigError(TOO_DEEP) from None
     if isinstance(tree, exp.Union):
         raise ConfigError(
             "UNION ALL joins rows before they are counted: write SELECT … FROM (SELECT … UNION ALL SELECT …)"

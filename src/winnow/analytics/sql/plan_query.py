@@ -19,7 +19,7 @@ from winnow.analytics.sql.join_multiples import join_multiples
 from winnow.analytics.sql.join_units import unit_of
 from winnow.analytics.sql.operand_types import WRITTEN, column_type
 from winnow.analytics.sql.owner_join import OwnerJoin, owner_join
-from winnow.analytics.sql.parse_sql import column_number, parse_sql
+from winnow.analytics.sql.parse_sql import TOO_DEEP, column_number, parse_sql
 from winnow.analytics.sql.plan_aggregates import AggregateReader
 from winnow.analytics.sql.plan_first_rows import FirstRows, add_keys, take_first
 from winnow.analytics.sql.plan_join_sides import join_sides
@@ -36,6 +36,7 @@ from winnow.analytics.sql.sql_text import text_of, unique_names
 from winnow.analytics.sql.subquery_marks import dividing_conditions, undivided_condition
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 MAX_COLUMNS = 200
@@ -48,7 +49,10 @@ def make_query_plan(
     have them `apart`; rows of those `told` are made known to all before.
     """
     declared = tuple((name, each.model_dump_json()) for name, each in tables.items())
-    return _make_plan(sql, declared, apart, frozenset(told))
+    try:
+        return _make_plan(sql, declared, apart, frozenset(told))
+    except RecursionError:
+        raise ConfigError(TOO_DEEP) from None
 
 
 @lru_cache(maxsize=64)

@@ -10,13 +10,14 @@ from winnow.analytics.sql.allowed_nodes import refused
 from winnow.analytics.sql.describe_expression import describe_condition, describe_expression
 from winnow.analytics.sql.duckdb_engine import add_table, connection, described_types
 from winnow.analytics.sql.order_keys import OrderKey, order_keys
-from winnow.analytics.sql.parse_sql import column_number, parse_sql
+from winnow.analytics.sql.parse_sql import TOO_DEEP, column_number, parse_sql
 from winnow.analytics.sql.relations import MARK, RowSource, table_relation
 from winnow.analytics.sql.row_sources import limit_of, own_column, own_names, row_source
 from winnow.analytics.sql.safe_conditions import with_safe_conditions
 from winnow.analytics.sql.sql_text import parsed, tried, unique_names
 from winnow.analytics.sql.table_sample import TableSample, take_sample
 from winnow.analytics.tables.declaration import TableDeclaration
+from winnow.core import ConfigError
 from winnow.core.untrusted_text import one_line
 
 MAX_SHOWN_ROWS = 1_000
@@ -42,7 +43,10 @@ class RowsPlan:
 
 def make_rows_plan(sql: str, table: str, declaration: TableDeclaration) -> RowsPlan:
     """The plan; ConfigError in one line names what is refused, and where."""
-    return _make_plan(sql, table, declaration.model_dump_json())
+    try:
+        return _make_plan(sql, table, declaration.model_dump_json())
+    except RecursionError:
+        raise ConfigError(TOO_DEEP) from None
 
 
 @lru_cache(maxsize=64)
