@@ -84,6 +84,7 @@ def test_two_sites_join_their_tables_as_duckdb_does(connection: Connection) -> N
 
 
 @deployed
+@pytest.mark.usefixtures("connection")  # whose processes run
 def test_a_site_that_forbids_match_joins_nothing(world: TableWorld) -> None:
     with connect(world.kit("bo")) as bo, pytest.raises((ConfigError, RunError), match="forbids match"):
         bo.query(SQL)
