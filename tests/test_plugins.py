@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import winnow.learn.algorithms  # noqa: F401 - all recipes are known before any test puts back what was known
 from command_line import call, write_tiny
 from winnow.core import Choice
 from winnow.learn.algorithm import Recipe
