@@ -5,6 +5,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -60,8 +61,13 @@ def make_durable(file: BinaryIO) -> None:
 def read_chunks(path: Path, offset: int = 0) -> Generator[bytes, None, None]:
     with wire_errors(path), path.open("rb", buffering=0) as file:
         file.seek(offset)
-        while chunk := file.read(CHUNK):
-            yield chunk
+        yield from chunks_of(file)
+
+
+def chunks_of(file: BinaryIO | FileIO) -> Iterator[bytes]:
+    """Yield the rest of an open file."""
+    while chunk := file.read(CHUNK):
+        yield chunk
 
 
 def blob_of(path: Path) -> Blob:

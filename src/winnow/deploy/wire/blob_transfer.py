@@ -5,9 +5,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
-from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
+from winnow.deploy.wire.atomic_files import CHUNK, chunks_of, wire_errors
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError, UnreachableError, WireError
 from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
 from winnow.deploy.wire.resumable_blob_files import BlobFolder, BlobWriter
@@ -26,8 +27,11 @@ def download_blob(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> 
     while not spool.has(blob):
         held = spool.stored_size(blob)
         try:
-            with spool.open_writer(blob, held) as writer:
-                _write_all(writer, link.fetch(FetchBlob(job=job, blob=blob, offset=held)))
+            with (
+                spool.open_writer(blob, held) as writer,
+                closing(link.fetch(FetchBlob(job=job, blob=blob, offset=held))) as chunks,
+            ):
+                _write_all(writer, chunks)
                 writer.finish()
         except (UnreachableError, RequestRefusedError, WireError) as error:
             attempt.record_failure(error, spool.stored_size(blob))
@@ -42,7 +46,11 @@ def upload_blob(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
     held = 0 if blob.size <= CHUNK else _held(link, job, blob)
     while held < blob.size or not blob.size:
         try:
-            if link.put(PutBlob(job=job, blob=blob, offset=held), read_chunks(path, held)).size >= blob.size:
+            # Closed here: a transfer that breaks off leaves its chunks where it was.
+            with wire_errors(path), path.open("rb") as file:
+                file.seek(held)
+                answer = link.put(PutBlob(job=job, blob=blob, offset=held), chunks_of(file))
+            if answer.size >= blob.size:
                 return
         except (UnreachableError, RequestRefusedError) as error:
             attempt.record_failure(error, held)

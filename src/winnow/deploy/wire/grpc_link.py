@@ -1,6 +1,6 @@
 """The calling end of gRPC with mutual TLS."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from threading import Lock
@@ -84,7 +84,7 @@ class GrpcLink:
                     self._end_transfers()
                 raise
 
-    def fetch(self, request: FetchBlob) -> Iterator[bytes]:
+    def fetch(self, request: FetchBlob) -> Generator[bytes, None, None]:
         with self._translated_errors():
             watch = StallDetector(self._stall)
             with self._tracked_transfer(self._fetch(encode(request))) as arriving, watch.running(arriving.cancel):
@@ -104,7 +104,7 @@ class GrpcLink:
                 if failures:
                     raise failures[0]
 
-    def follow(self, request: FollowLog) -> Iterator[LogLine]:
+    def follow(self, request: FollowLog) -> Generator[LogLine, None, None]:
         with self._translated_errors():
             # what is not waited for is there already: a server that falls silent keeps nobody
             arriving = self._follow(encode(request), timeout=None if request.wait else CALL_SECONDS)
@@ -141,7 +141,9 @@ class GrpcLink:
         try:
             yield
         except grpc.RpcError as error:
-            raise self._translated(error) from None
+            translated = self._translated(error)
+            error.__traceback__ = None  # the error is the call itself, which its own traceback refers to
+            raise translated from None
         except grpc.FutureCancelledError:
             raise UnreachableError(f"{self.url}: no data transferred for {self._stall:g} seconds") from None
         except ValueError as error:

@@ -2,7 +2,8 @@
 
 import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -63,22 +64,27 @@ class GrpcServer:
     def __init__(self, url: str, tls: Tls, frontend: RequestFrontend) -> None:
         self.url = url
         self._frontend = frontend
-        self._server = grpc.aio.server(options=[*OPTIONS, (MAX_CONNECTIONS_OPTION, _open_files() // 2)])
-        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server: grpc.aio.Server | None = None
         self._credentials = grpc.ssl_server_credentials(
             [(tls.key, tls.certificate)], root_certificates=tls.authority, require_client_auth=True
         )
 
     async def start(self) -> None:
+        server = grpc.aio.server(options=[*OPTIONS, (MAX_CONNECTIONS_OPTION, _open_files() // 2)])
+        server.add_generic_rpc_handlers((self._handlers(),))
         try:
-            port = self._server.add_secure_port(host_and_port(self.url), self._credentials)
+            port = server.add_secure_port(host_and_port(self.url), self._credentials)
         except RuntimeError as error:
             raise WireError(f"cannot listen at {self.url}: the port is in use or the certificate is invalid") from error
         self.url = f"{self.url.rpartition(':')[0]}:{port}"
-        await self._server.start()
+        self._server = server
+        await server.start()
 
     async def stop(self, grace: float = 5.0) -> None:
-        await self._server.stop(grace)
+        server = self._server
+        self._server = None  # it refers to our methods: its sockets and thread would wait for the collector
+        if server is not None:
+            await server.stop(grace)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         """All take a stream, also where one message comes: gRPC would read that before it asks us whether it may."""
@@ -90,23 +96,32 @@ class GrpcServer:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _call(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
-        return await _or_refuse(context, lambda: self._frontend.call(_certificate(context), messages))
+    async def _call(self, _messages: AsyncIterator[bytes], context: Context) -> bytes:
+        return await _or_refuse(context, lambda: self._frontend.call(_certificate(context), _received(context)))
 
-    async def _put(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
-        return await _or_refuse(context, lambda: self._frontend.put(_certificate(context), messages))
+    async def _put(self, _messages: AsyncIterator[bytes], context: Context) -> bytes:
+        return await _or_refuse(context, lambda: self._frontend.put(_certificate(context), _received(context)))
 
-    async def _fetch(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._frontend.fetch(_certificate(context), messages), context))
+    async def _fetch(self, _messages: AsyncIterator[bytes], context: Context) -> None:
+        pieces = self._frontend.fetch(_certificate(context), _received(context))
+        await _or_refuse(context, lambda: self._send(pieces, context))
 
-    async def _follow(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._frontend.follow(_certificate(context), messages), context))
+    async def _follow(self, _messages: AsyncIterator[bytes], context: Context) -> None:
+        lines = self._frontend.follow(_certificate(context), _received(context))
+        await _or_refuse(context, lambda: self._send(lines, context))
 
-    async def _send(self, stream: AsyncIterator[bytes], context: Context) -> bytes:
-        async for piece in stream:
-            async with self._frontend.stall_timeout():
-                await context.write(piece)
+    async def _send(self, stream: AsyncGenerator[bytes, None], context: Context) -> bytes:
+        async with aclosing(stream):
+            async for piece in stream:
+                async with self._frontend.stall_timeout():
+                    await context.write(piece)
         return b""
+
+
+async def _received(context: Context) -> AsyncIterator[bytes]:
+    """Yield the messages of a request. gRPC's own iterator over them refers to itself, and with it to the server."""
+    while (message := await context.read()) is not grpc.aio.EOF:
+        yield message
 
 
 def _open_files() -> int:
@@ -129,5 +144,8 @@ async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -
         status, packed = grpc.StatusCode.RESOURCE_EXHAUSTED, ((REFUSAL_KEY, encode_refusal(refused)),)
     except RequestRefusedError as refused:
         status, packed = grpc.StatusCode.FAILED_PRECONDITION, ((REFUSAL_KEY, encode_refusal(refused)),)
-    await context.abort(status, "refused", packed)
-    raise AssertionError("abort does not return")
+    # Not `abort`: the exception that it raises refers to itself, and with it to the server.
+    context.set_trailing_metadata(packed)
+    context.set_details("refused")
+    context.set_code(status)
+    return b""

@@ -1,8 +1,9 @@
 """The twin of the network, in one process: the same messages and bytes, the same refusals, faults on demand."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterable
 from concurrent.futures import CancelledError
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -61,8 +62,11 @@ class MemoryServer:
         _servers.pop(self.url, None)
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=grace)
-        for task in self._under_way:
+        cancelled = list(self._under_way)
+        for task in cancelled:
             task.cancel()
+        if cancelled:
+            await asyncio.wait(cancelled)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Of a link: until it is done, or the server stops."""
@@ -94,7 +98,7 @@ class MemoryLink:
 
         return decode_response(self._wait(server, exchange(), timeout))
 
-    def fetch(self, request: FetchBlob) -> Iterator[bytes]:
+    def fetch(self, request: FetchBlob) -> Generator[bytes, None, None]:
         server = self._server()
         return self._stream(server, server.frontend.fetch(self._certificate, _only(encode(request))), self._stall)
 
@@ -118,10 +122,12 @@ class MemoryLink:
         except UnreachableError as error:
             raise failures[0] if failures else error from None
 
-    def follow(self, request: FollowLog) -> Iterator[LogLine]:
+    def follow(self, request: FollowLog) -> Generator[LogLine, None, None]:
         server = self._server()
-        for line in self._stream(server, server.frontend.follow(self._certificate, _only(encode(request))), None):
-            yield decode(line, LogLine)
+        lines = server.frontend.follow(self._certificate, _only(encode(request)))
+        with closing(self._stream(server, lines, None)) as arriving:
+            for line in arriving:
+                yield decode(line, LogLine)
 
     def close(self) -> None:
         self._closed = True
@@ -130,7 +136,7 @@ class MemoryLink:
 
     def _stream(
         self, server: MemoryServer, stream: AsyncGenerator[bytes, None], timeout: float | None
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         async def arriving() -> bytes | None:
             piece = await anext(stream, None)
             await server.faults.apply(len(piece or b""))

@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, Timer
@@ -63,7 +64,7 @@ class ReconnectingLink:
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
         return self._retry(lambda link: link.call(request, timeout=timeout))
 
-    def fetch(self, request: FetchBlob) -> Iterator[bytes]:
+    def fetch(self, request: FetchBlob) -> Generator[bytes, None, None]:
         return self._stream(
             lambda link, offset: link.fetch(replace(request, offset=offset)),
             request.offset,
@@ -81,7 +82,7 @@ class ReconnectingLink:
             self._switch_endpoint(endpoint, refused.leader)
             raise
 
-    def follow(self, request: FollowLog) -> Iterator[LogLine]:
+    def follow(self, request: FollowLog) -> Generator[LogLine, None, None]:
         return self._stream(
             lambda link, first: link.follow(replace(request, first=first)),
             request.first,
@@ -96,18 +97,22 @@ class ReconnectingLink:
             link.close()
 
     def _stream(
-        self, begin: Callable[[ServerLink, int], Iterator[T]], at: int, after: Callable[[int, T], int]
-    ) -> Iterator[T]:
+        self,
+        begin: Callable[[ServerLink, int], Generator[T, None, None]],
+        at: int,
+        after: Callable[[int, T], int],
+    ) -> Generator[T, None, None]:
         """The items of a stream that is begun anew, at the place after the last item, whenever it breaks."""
         while True:
             stream, item = self._retry(partial(_begun, begin, at), may_wait=True)
-            try:
-                while item is not None:
-                    at = after(at, item)
-                    yield item
-                    item = next(stream, None)
-            except UnreachableError:
-                continue
+            with closing(stream):
+                try:
+                    while item is not None:
+                        at = after(at, item)
+                        yield item
+                        item = next(stream, None)
+                except UnreachableError:
+                    continue
             return
 
     def _retry(self, attempt: Callable[[ServerLink], T], *, may_wait: bool = False) -> T:
@@ -173,7 +178,9 @@ class ReconnectingLink:
             raise UnreachableError("the link is closed") from failure
 
 
-def _begun(begin: Callable[[ServerLink, int], Iterator[T]], at: int, link: ServerLink) -> tuple[Iterator[T], T | None]:
+def _begun(
+    begin: Callable[[ServerLink, int], Generator[T, None, None]], at: int, link: ServerLink
+) -> tuple[Generator[T, None, None], T | None]:
     """A stream and its first item: whether it can be had is known only then."""
     stream = begin(link, at)
     return stream, next(stream, None)

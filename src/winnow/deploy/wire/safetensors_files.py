@@ -105,7 +105,11 @@ class StoredArrays(Mapping[str, Any]):
         with wire_errors(path):
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.close = finalize(self, os.close, self._file)
-            self._entries = read_header(self._file)
+            try:
+                self._entries = read_header(self._file)
+            except BaseException:
+                self.close()
+                raise
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -3,7 +3,7 @@
 A link blocks and may be used by many threads. A service is asynchronous: one server answers hundreds of sites.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -22,12 +22,13 @@ class ServerLink(Protocol):
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
         """The answer, which is never a `RequestRefusal`: that is raised."""
 
-    def fetch(self, request: FetchBlob) -> Iterator[bytes]: ...
+    def fetch(self, request: FetchBlob) -> Generator[bytes, None, None]:
+        """The rest of a blob. Closing it ends the transfer."""
 
     def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize: ...
 
-    def follow(self, request: FollowLog) -> Iterator[LogLine]:
-        """Ends when the job does; it may wait long for a line."""
+    def follow(self, request: FollowLog) -> Generator[LogLine, None, None]:
+        """Ends when the job does, or when it is closed; it may wait long for a line."""
 
     def close(self) -> None:
         """Open requests end with an `UnreachableError`."""
