@@ -1,22 +1,19 @@
 """Server and agents in one: starts the real processes of a job and carries messages between them, without a network."""
 
-import atexit
 import os
 import shutil
-import tempfile
 import threading
 from collections import defaultdict
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from winnow.deploy.client.local_federation import FORK_SERVER_SOCKET, _start_fork_server
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.jobs.client_statement_signatures import statement_bytes, submission_id
-from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
+from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, stop_process
 from winnow.deploy.jobs.ipc_messages import (
     AssignClientNumbers,
     CannotRunJob,
@@ -46,45 +43,55 @@ from winnow.deploy.jobs.ipc_messages import (
     WorkerLogLine,
 )
 from winnow.deploy.jobs.snapshot_file import load_snapshot
-from winnow.deploy.sandbox.child_entry_point import LaunchSpec
-from winnow.deploy.sandbox.isolation import ProcessLimits, environment
-from winnow.deploy.sandbox.job_process import Process, fork_from, start_new
+from winnow.deploy.sandbox.isolation import ProcessLimits
+from winnow.deploy.sandbox.job_process import JobProcess, fork_from, start_new
 from winnow.deploy.trust.signed_documents import ALGORITHM
 
-
-@cache
-def fork_server() -> Path:
-    """A process that has loaded torch and forks the jobs' processes: to load it takes longer than most of them run."""
-    folder = Path(tempfile.mkdtemp(prefix="winnow-broker-"))
-    process = _start_fork_server(folder)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(process.kill)
-    return folder / FORK_SERVER_SOCKET
+EXIT_SECONDS = 30.0
+"""Seconds that a process has to end by itself."""
+HANG_SECONDS = 60.0
+"""Seconds that a site has to do the tasks that it was given."""
 
 
-def start(module: str, incoming: Any, folder: Path, *, forked: bool) -> tuple[Process, Channel[Any]]:
-    limits = ProcessLimits(memory_mb=8_000, cpus=sorted(os.sched_getaffinity(0)))
-    spec = LaunchSpec(
-        limits=limits,
+def start(
+    module: str,
+    incoming: Any,
+    folder: Path,
+    fork_server: Path | None,
+) -> tuple[JobProcess, Channel[Any]]:
+    process = JobProcess(
+        folder=folder,
+        log=folder / f"{module}.log",
+        limits=ProcessLimits(memory_mb=8_000, cpus=sorted(os.sched_getaffinity(0))),
+        sandbox=None,
         program=f"winnow.deploy.jobs.{module}",
-        folder=str(folder),
-        log=str(folder / f"{module}.log"),
-        environment=environment(folder, limits, shared_cache=True),
+        launch=start_new if fork_server is None else partial(fork_from, fork_server),
     )
-    process, ours = fork_from(fork_server(), spec) if forked else start_new(spec)
-    return process, Channel(ours, incoming)
+    return process, Channel(process.socket, incoming)
 
 
 class SiteStub:
     """A site's agent without policy, disk or network: one worker, a key, replies and what clients keep in memory."""
 
-    def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path, *, forked: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        bundle: Path,
+        data: dict[str, Any],
+        folder: Path,
+        fork_server: Path | None,
+    ) -> None:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
         self.notes: list[str] = []
-        self.process, self.channel = start("worker", FromWorker, folder, forked=forked)
-        self.channel.send(PrepareJob(job="job", folder=str(folder), bundle=str(bundle), data=data))
-        self.ready = self.heard()
+        self.process, self.channel = start("worker", FromWorker, folder, fork_server)
+        try:
+            prepare = PrepareJob(job="job", folder=str(folder), bundle=str(bundle), data=data)
+            self.channel.send(prepare)
+            self.ready = self.heard()
+        except BaseException:
+            self.close()
+            raise
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.submission = submission_id(read_bundle(bundle.read_bytes()))
         self.site_keys: list[SitePublicKey] = []
@@ -131,11 +138,14 @@ class SiteStub:
                 self.proposed[task.id, did.result.client] = did.new_client_state
         return answers
 
+    def close(self) -> None:
+        stop_process(self.process, self.channel, StopWorker(), EXIT_SECONDS)
+
 
 class Broker:
     """Runs a job from its start or its last committed round; `stop_after` halts the runner once a round stands.
 
-    Processes that are not `forked` start with nothing loaded.
+    Without a fork server, processes start with nothing loaded.
     """
 
     def __init__(
@@ -145,9 +155,9 @@ class Broker:
         server_data: dict[str, Any],
         folder: Path,
         *,
-        forked: bool = True,
+        fork_server: Path | None,
     ) -> None:
-        self.folder, self.forked = folder, forked
+        self.folder, self.fork_server = folder, fork_server
         folder.mkdir(parents=True, exist_ok=True)
         self.bundle = folder / "bundle"
         self.bundle.write_bytes(write_bundle(Bundle(config=config)))
@@ -166,10 +176,10 @@ class Broker:
     def open_sites(self) -> None:
         if self.sites:
             return
-        self.sites = [
-            SiteStub(f"site-{i}", self.bundle, data, self.folder / f"site-{i}", forked=self.forked)
-            for i, data in enumerate(self.site_data, start=1)
-        ]
+        for i, data in enumerate(self.site_data, start=1):
+            folder = self.folder / f"site-{i}"
+            site = SiteStub(f"site-{i}", self.bundle, data, folder, self.fork_server)
+            self.sites.append(site)
 
     def _members(self) -> list[JobSite]:
         """The sites with their clients numbered, which they are told the first time."""
@@ -195,9 +205,10 @@ class Broker:
         job.mkdir(exist_ok=True)
         events = self.folder / "events.jsonl"
         events.write_text("".join(f"{line}\n" for line in self.lines))
-        runner, channel = start("runner", FromRunner, job, forked=self.forked)
-        channel.send(
-            StartJob(
+        runner, channel = start("runner", FromRunner, job, self.fork_server)
+        queues = {site.name: _Queue(site, channel, job / "blobs") for site in self.sites}
+        try:
+            start_job = StartJob(
                 job="job",
                 folder=str(job),
                 bundle=str(self.bundle),
@@ -207,9 +218,7 @@ class Broker:
                 data=self.server_data,
                 events=str(events),
             )
-        )
-        queues = {site.name: _Queue(site, channel, job / "blobs") for site in self.sites}
-        try:
+            channel.send(start_job)
             while True:
                 message = channel.receive()
                 if isinstance(message, DispatchTask):
@@ -231,8 +240,7 @@ class Broker:
                 queue.close()
             if stop_after:
                 runner.kill()
-            channel.close()
-            runner.wait(30)
+            stop_process(runner, channel, StopRunner(reason="the job has ended"), EXIT_SECONDS)
 
     def _note(self, message: WithdrawTasks | RunnerLogLine) -> None:
         if isinstance(message, WithdrawTasks):
@@ -260,9 +268,7 @@ class Broker:
 
     def close(self) -> None:
         for site in self.sites:
-            site.channel.send(StopWorker()) if site.process.poll() is None else None
-            site.process.wait(30)
-            site.channel.close()
+            site.close()
 
 
 class _Queue:
@@ -272,7 +278,7 @@ class _Queue:
         self._site, self._runner, self._blobs = site, runner, blobs
         self._tasks: list[DispatchTask | None] = []
         self._there = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"queue of {site.name}")
         self._thread.start()
 
     def put(self, dispatch: DispatchTask | None) -> None:
@@ -280,8 +286,12 @@ class _Queue:
         self._there.release()
 
     def close(self) -> None:
+        """Return once the site has done its tasks. One that hangs is killed."""
         self.put(None)
-        self._thread.join(60)
+        self._thread.join(HANG_SECONDS)
+        if self._thread.is_alive():
+            self._site.process.kill()
+            self._thread.join()
 
     def _work(self) -> None:
         while True:
@@ -294,6 +304,3 @@ class _Queue:
                     self._runner.send(ResultArrived(result=did.result, path=did.payload))
             except (ChannelClosedError, FileNotFoundError):
                 return
-
-
-__all__ = ["Broker", "SiteStub", "StopRunner"]

@@ -18,6 +18,15 @@ def postgres() -> Iterator[str]:
         yield folder
 
 
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a process that has loaded torch, which takes longer than most jobs run."""
+    from winnow.deploy.client.local_federation import running_fork_server
+
+    with running_fork_server(tmp_path_factory.mktemp("fork-server")) as path:
+        yield path
+
+
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project of a federation whose server is reached in memory."""

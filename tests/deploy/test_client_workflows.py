@@ -29,10 +29,10 @@ def _lists(value: Any) -> Any:
     return [_lists(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def test_every_pattern_means_the_same_between_processes(tmp_path: Path) -> None:
+def test_every_pattern_means_the_same_between_processes(tmp_path: Path, fork_server: Path) -> None:
     split_into_folders(DataSettings(name="digits", clients=6), 4, 3, tmp_path / "data")
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
-    broker = Broker("", own, {}, tmp_path / "job")
+    broker = Broker("", own, {}, tmp_path / "job", fork_server=fork_server)
     broker.with_program("talk.py", PROGRAM, "name = 'talk'\n[data]\nname = 'digits'")
     assert broker.final_values()["found"] == simulated()
 

@@ -82,7 +82,7 @@ def passes(folder: Path) -> int:
 @pytest.mark.slow(part="deploy")
 @pytest.mark.parametrize("scale", ["none", "standard"])
 def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
+    tmp_path: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
     wanted, described = experiment(tmp_path, scale)
     monkeypatch.chdir(tmp_path)
@@ -99,7 +99,7 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
 
     monkeypatch.setattr(SiteStub, "do", logged)
     own, server = dealt(wanted, tmp_path / "data", sites=2)
-    broker = Broker("", own, server, tmp_path / "job")
+    broker = Broker("", own, server, tmp_path / "job", fork_server=fork_server)
     bundle = Bundle(config=tomli_w.dumps(described.table), files=described.files)
     broker.bundle.write_bytes(write_bundle(bundle))
     try:
@@ -134,7 +134,7 @@ def test_processes_give_the_simulations_model_and_send_the_adapter_alone(
 
 @pytest.mark.slow(part="deploy")
 def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The method learns from labels alone, and samples without any still count where features are standardised."""
     job(tmp_path)
@@ -145,7 +145,7 @@ def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
     run_experiment(wanted, out=tmp_path / "simulated")
     own, server = dealt(wanted, tmp_path / "data", sites=2)
     described = _of_experiment(wanted)
-    broker = Broker("", own, server, tmp_path / "job")
+    broker = Broker("", own, server, tmp_path / "job", fork_server=fork_server)
     broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=described.files)))
     try:
         ended = broker.run()
@@ -157,7 +157,9 @@ def test_means_are_over_rows_without_labels_too_as_in_the_simulation(
 
 @pytest.mark.slow(part="deploy")
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_a_site_encodes_rows_that_are_learnt_from_and_others_only_for_their_means(tmp_path: Path, scale: str) -> None:
+def test_a_site_encodes_rows_that_are_learnt_from_and_others_only_for_their_means(
+    tmp_path: Path, fork_server: Path, scale: str
+) -> None:
     """The first half of every client's rows has no label, and the method learns from labels alone."""
     wanted, described = experiment(tmp_path, scale)
     own, server = dealt(wanted, tmp_path / "data", sites=2)
@@ -167,7 +169,7 @@ def test_a_site_encodes_rows_that_are_learnt_from_and_others_only_for_their_mean
         y = [_without_labels(path) for path in held]
         rows.append(sum(map(len, y)))
         labelled.append(sum(int((each >= 0).sum()) for each in y))
-    broker = Broker("", own, server, tmp_path / "job")
+    broker = Broker("", own, server, tmp_path / "job", fork_server=fork_server)
     broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=described.files)))
     try:
         ended = broker.run()
@@ -217,12 +219,12 @@ def test_filters_of_a_site_do_not_describe_what_custom_code_encodes(tmp_path: Pa
 
 
 @pytest.mark.slow(part="deploy")
-def test_an_encoder_that_fails_tells_nothing_of_the_samples(tmp_path: Path) -> None:
+def test_an_encoder_that_fails_tells_nothing_of_the_samples(tmp_path: Path, fork_server: Path) -> None:
     wanted, described = experiment(tmp_path)
     code = "def encode(samples):\n    raise ValueError(f'seen {samples.sum()}')\n" + CODE[CODE.index("def words") :]
     files = {"code.py": ("import numpy as np\n" + code).encode()}
     own, server = dealt(wanted, tmp_path / "data", sites=2)
-    broker = Broker("", own, server, tmp_path / "job")
+    broker = Broker("", own, server, tmp_path / "job", fork_server=fork_server)
     broker.bundle.write_bytes(write_bundle(Bundle(config=tomli_w.dumps(described.table), files=files)))
     try:
         ended = broker.run()
@@ -245,7 +247,7 @@ def encode(samples):
 
 @pytest.mark.slow(part="deploy")
 def test_no_mean_or_deviation_leaves_a_client_and_no_site_changes_what_others_scale_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fork_server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Features have means of thousands and deviations of hundreds; nothing that sites send is as large."""
     (tmp_path / "code.py").write_text(MOVED)
@@ -281,7 +283,7 @@ def test_no_mean_or_deviation_leaves_a_client_and_no_site_changes_what_others_sc
             for path in Path(own[0]["folder"]).glob("[0-9]*.npz"):
                 held = dict(np.load(path))
                 np.savez(path, **{**held, "x": 1e3 * held["x"] ** 2})
-        broker = Broker("", own, server, tmp_path / name / "job")
+        broker = Broker("", own, server, tmp_path / name / "job", fork_server=fork_server)
         bundle = Bundle(config=tomli_w.dumps(described.table), files=described.files)
         broker.bundle.write_bytes(write_bundle(bundle))
         try:

@@ -42,7 +42,7 @@ assert "torch" not in sys.modules
 def run_program(text: str, folder: Path, sites: int) -> Broker:
     data = folder / "numbers.npz"
     np.savez(data, x=np.zeros((4, 2), np.float32), y=np.zeros((4, 1), np.float32))
-    broker = Broker("", [{"file": str(data)}] * sites, {}, folder / "job", forked=False)
+    broker = Broker("", [{"file": str(data)}] * sites, {}, folder / "job", fork_server=None)
     broker.with_program("own.py", text, "name = 'own'")
     try:
         ended = broker.run()

@@ -75,16 +75,16 @@ def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path
 SUMS = ("collect={name='homomorphic', key_holder=1}", "job.task_timeout=20")
 
 
-def brokered(wanted: Experiment, folder: Path, sites: int) -> Broker:
-    return Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
+def brokered(wanted: Experiment, folder: Path, fork_server: Path, sites: int) -> Broker:
+    return Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job", fork_server=fork_server)
 
 
 @pytest.mark.slow(part="deploy")
-def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> None:
+def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path, fork_server: Path) -> None:
     """Exactly: sums of whole steps have no noise left."""
     wanted = small("fedavg", sets=SUMS)
     run_experiment(wanted, out=tmp_path / "simulated")
-    broker = brokered(wanted, tmp_path, 2)
+    broker = brokered(wanted, tmp_path, fork_server, 2)
     try:
         ended = broker.run()
     finally:
@@ -98,7 +98,11 @@ def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> Non
 @pytest.mark.slow(part="kills")
 @pytest.mark.parametrize(("victim", "folded"), [("site-3", [9, 6, 6]), ("site-1", [9, 0, 0])])
 def test_a_site_that_dies_amid_a_round_is_left_out(
-    victim: str, folded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    victim: str,
+    folded: list[int],
+    tmp_path: Path,
+    fork_server: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the others the sum is told as ever; not so if it was the holder of the key, whom nobody can replace."""
     wanted = small("fedavg", sets=[*SUMS, "select.fraction=1.0"])
@@ -110,7 +114,7 @@ def test_a_site_that_dies_amid_a_round_is_left_out(
         return work(site, dispatch, blobs)
 
     monkeypatch.setattr(SiteStub, "do", do)
-    broker = brokered(wanted, tmp_path, 3)
+    broker = brokered(wanted, tmp_path, fork_server, 3)
     try:
         ended = broker.run()
     finally:

@@ -57,10 +57,12 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return list(found[0])
 
 
-def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(expected: list[str], tmp_path: Path) -> None:
+def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(
+    expected: list[str], tmp_path: Path, fork_server: Path
+) -> None:
     split_into_folders(DataSettings(name="digits", clients=SITES), 4, SITES, tmp_path / "data")
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
-    broker = Broker("", own, {}, tmp_path / "job")
+    broker = Broker("", own, {}, tmp_path / "job", fork_server=fork_server)
     broker.with_program("intersect.py", PROGRAM, "name = 'intersect'\n[data]\nname = 'digits'")
     assert broker.final_values()["size"] == len(expected)
 

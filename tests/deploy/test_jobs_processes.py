@@ -42,10 +42,14 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("algorithm", ["fedrep"])
-def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
+def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(
+    algorithm: str, tmp_path: Path, fork_server: Path
+) -> None:
     experiment = small(algorithm)
     simulated = run_experiment(experiment, out=tmp_path / "simulated")
-    broker = Broker(to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    broker = Broker(
+        to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job", fork_server=fork_server
+    )
     try:
         ended = broker.run()
     finally:
@@ -60,10 +64,12 @@ def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(algorithm: str, 
     ]
 
 
-def test_a_runner_that_was_killed_goes_on_from_the_last_committed_round(tmp_path: Path) -> None:
+def test_a_runner_that_was_killed_goes_on_from_the_last_committed_round(tmp_path: Path, fork_server: Path) -> None:
     experiment = small("scaffold")
     run_experiment(experiment, out=tmp_path / "simulated")
-    broker = Broker(to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    broker = Broker(
+        to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job", fork_server=fork_server
+    )
     try:
         assert broker.run(stop_after=1) is None
         assert broker.round == 1
@@ -88,13 +94,13 @@ print(f"best {result.best:.4f}")
 """
 
 
-def test_a_program_runs_unchanged(tmp_path: Path) -> None:
+def test_a_program_runs_unchanged(tmp_path: Path, fork_server: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     scope: dict[str, Any] = {}
     exec(compile(PROGRAM, "program.py", "exec"), scope)
     simulated = scope["result"]
     experiment = simulated.experiment
-    broker = Broker("", *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    broker = Broker("", *dealt(experiment, tmp_path / "data"), tmp_path / "job", fork_server=fork_server)
     broker.with_program("program.py", PROGRAM, "name = 'mine'")
     try:
         ended = broker.run()
@@ -104,10 +110,10 @@ def test_a_program_runs_unchanged(tmp_path: Path) -> None:
     assert same(load_file(ended.output["best.safetensors"]), dict(simulated.model.state_dict()))
 
 
-def test_a_server_without_a_reference_set_says_what_to_do(tmp_path: Path) -> None:
+def test_a_server_without_a_reference_set_says_what_to_do(tmp_path: Path, fork_server: Path) -> None:
     experiment = small()
     own, _ = dealt(experiment, tmp_path / "data")
-    broker = Broker(to_toml(experiment), own, {}, tmp_path / "job")
+    broker = Broker(to_toml(experiment), own, {}, tmp_path / "job", fork_server=fork_server)
     try:
         ended = broker.run()
     finally:
@@ -116,9 +122,11 @@ def test_a_server_without_a_reference_set_says_what_to_do(tmp_path: Path) -> Non
     assert "the server has no reference set for 'digits'" in ended.reason
 
 
-def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:
+def test_a_site_without_its_data_says_so(tmp_path: Path, fork_server: Path) -> None:
     experiment = small()
-    broker = Broker(to_toml(experiment), [{"folder": str(tmp_path / "nowhere")}], {}, tmp_path / "job")
+    broker = Broker(
+        to_toml(experiment), [{"folder": str(tmp_path / "nowhere")}], {}, tmp_path / "job", fork_server=fork_server
+    )
     try:
         ended = broker.run()
     finally:
@@ -128,7 +136,7 @@ def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:
     assert "there is no folder" in broker.sites[0].notes[0]
 
 
-def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp_path: Path) -> None:
+def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp_path: Path, fork_server: Path) -> None:
     rng = np.random.default_rng(0)
     hospitals = [_patients(rng, rows) for rows in (40, 60, 50)]  # the last is the server's
     for number, rows in enumerate(hospitals):
@@ -138,7 +146,7 @@ def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp
     stating = experiment.model_copy(update={"data": DataSettings(name="stays", preprocessing=stated)})
     sites = [{"file": str(tmp_path / f"{number}.csv"), "targets": ["outcome"]} for number in range(2)]
     server = {"stays": {"reference": str(tmp_path / "2.csv"), "targets": ["outcome"]}}
-    broker = Broker(to_toml(stating), sites, server, tmp_path / "job")
+    broker = Broker(to_toml(stating), sites, server, tmp_path / "job", fork_server=fork_server)
     try:
         ended = broker.run()
     finally:
@@ -153,7 +161,9 @@ def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp
 
 
 @pytest.mark.parametrize(("noise", "told"), [(False, True), (True, False)])
-def test_a_site_whose_units_differ_is_named_before_the_first_round(tmp_path: Path, *, noise: bool, told: bool) -> None:
+def test_a_site_whose_units_differ_is_named_before_the_first_round(
+    tmp_path: Path, fork_server: Path, *, noise: bool, told: bool
+) -> None:
     """Its own log says so in any case; the job's does not where the job claims differential privacy."""
     rng = np.random.default_rng(0)
     years, months = _patients(rng, 40), _patients(rng, 60)
@@ -166,7 +176,7 @@ def test_a_site_whose_units_differ_is_named_before_the_first_round(tmp_path: Pat
     experiment = experiment.model_copy(update={"data": DataSettings(name="stays", preprocessing=stated)})
     sites = [{"file": str(tmp_path / f"{name}.csv"), "targets": ["outcome"]} for name in ("years", "months")]
     server = {"stays": {"reference": str(tmp_path / "years.csv"), "targets": ["outcome"]}}
-    broker = Broker(to_toml(experiment), sites, server, tmp_path / "job")
+    broker = Broker(to_toml(experiment), sites, server, tmp_path / "job", fork_server=fork_server)
     try:
         ended = broker.run()
     finally:

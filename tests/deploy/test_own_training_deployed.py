@@ -55,9 +55,9 @@ def program(arguments: str) -> str:
     return f"{HEAD}\nresult = winnow.run('demo', {arguments}, **settings)\n"
 
 
-def ended(text: str, experiment: Any, folder: Path) -> Any:
+def ended(text: str, experiment: Any, folder: Path, fork_server: Path) -> Any:
     (folder / "program.py").write_text(text)
-    broker = Broker("", *dealt(experiment, folder / "data"), folder / "job")
+    broker = Broker("", *dealt(experiment, folder / "data"), folder / "job", fork_server=fork_server)
     broker.with_program("program.py", text, "name = 'mine'")
     try:
         return broker.run(), broker
@@ -67,20 +67,20 @@ def ended(text: str, experiment: Any, folder: Path) -> Any:
 
 @pytest.mark.slow(part="deploy")  # a training step between organisations is also tried by test_new_user
 @pytest.mark.parametrize("arguments", RUNS.values(), ids=RUNS)
-def test_it_gives_the_simulations_model(arguments: str, tmp_path: Path) -> None:
+def test_it_gives_the_simulations_model(arguments: str, tmp_path: Path, fork_server: Path) -> None:
     scope: dict[str, Any] = {}
     exec(compile(program(arguments), "program.py", "exec"), scope)
     simulated = scope["result"]
-    done, _ = ended(program(arguments), simulated.experiment, tmp_path)
+    done, _ = ended(program(arguments), simulated.experiment, tmp_path, fork_server)
     assert isinstance(done, JobFinished), done
     assert same(load_file(done.output["best.safetensors"]), dict(simulated.model.state_dict()))
 
 
-def test_an_error_at_a_site_tells_its_place_and_nothing_of_the_data(tmp_path: Path) -> None:
+def test_an_error_at_a_site_tells_its_place_and_nothing_of_the_data(tmp_path: Path, fork_server: Path) -> None:
     scope: dict[str, Any] = {}
     exec(compile(program(RUNS["train"]), "program.py", "exec"), scope)
     text = program("model=model, train=leak_later")
-    done, broker = ended(text, scope["result"].experiment, tmp_path)
+    done, broker = ended(text, scope["result"].experiment, tmp_path, fork_server)
     assert isinstance(done, JobFinished), done
     told = "\n".join(broker.lines)
     raised = next(number for number, each in enumerate(text.splitlines(), 1) if "raise ValueError" in each)

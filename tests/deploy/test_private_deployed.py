@@ -348,10 +348,10 @@ def test_a_site_keeps_to_the_budget_that_the_author_signed(
 
 
 def brokered(
-    wanted: Experiment, folder: Path, stop_after: int | None = None, sites: int = 3
+    wanted: Experiment, folder: Path, fork_server: Path, stop_after: int | None = None, sites: int = 3
 ) -> tuple[Broker, JobFinished]:
     """A job between processes, whose runner is killed after a round if so wanted, and begins anew."""
-    broker = Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
+    broker = Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job", fork_server=fork_server)
     try:
         if stop_after:
             assert broker.run(stop_after=stop_after) is None
@@ -364,12 +364,12 @@ def brokered(
 
 @pytest.mark.slow(part="kills")
 def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fork_server: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     budget = (gaussian(2 / Z**2) + gaussian(3 / Z**2)) / 2
     sets = ["select.name=poisson", "select.fraction=1.0", CENTRAL, f"collect.epsilon={budget}"]
     wanted = small("fedavg", sets=sets)
-    broker, ended = brokered(wanted, tmp_path, stop_after=1, sites=1)
+    broker, ended = brokered(wanted, tmp_path, fork_server, stop_after=1, sites=1)
     log = log_of(broker.lines)
     assert spent(log, "poisson") == pytest.approx([gaussian(1 / Z**2), gaussian(2 / Z**2)], rel=2e-3)
     stopped = log[-1]

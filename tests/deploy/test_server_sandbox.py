@@ -188,7 +188,7 @@ def test_the_process_in_reserve_is_used_once_and_replaced(monkeypatch: pytest.Mo
         assert len({early, first, fresh, second}) == 4
         assert fresh.process.poll() is None
         for each in (early, taken, fresh):
-            each.end()
+            each.close()
         spare.close()
 
     asyncio.run(asyncio.wait_for(use(), 60))

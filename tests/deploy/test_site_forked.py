@@ -13,7 +13,7 @@ import pytest
 from bench.deploy.world import children, pss
 
 from winnow.deploy.client.bundle import describe_job
-from winnow.deploy.client.local_federation import _start_fork_server, local_federation
+from winnow.deploy.client.local_federation import local_federation, running_fork_server
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.site.worker_process_handle import WorkerExitedError, WorkerProcess
@@ -59,10 +59,8 @@ def ended(process: WorkerProcess) -> str:
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a name that is longer than the path of a socket may be."""
     folder = tmp_path_factory.mktemp("a-folder-with-a-long-name-" * 4)
-    process = _start_fork_server(folder)
-    yield folder / "fork-server"
-    process.kill()
-    process.wait()
+    with running_fork_server(folder) as path:
+        yield path
 
 
 @pytest.fixture

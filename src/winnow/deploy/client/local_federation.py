@@ -34,6 +34,7 @@ START_SECONDS = 300.0
 machine. Only a process that hangs is waited for so long; one that exits is noticed at once.
 """
 START_SECONDS_PER_SITE = 3.0
+START_POLL_SECONDS = 0.05
 STOP_SECONDS = 10.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -155,19 +156,39 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
 @contextmanager
 def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    fork_server = _start_fork_server(folder)
+    with running_fork_server(folder):
+        try:
+            for name in ("server", *names):
+                with _uninterrupted():
+                    processes[name] = start_process(folder, name)
+            yield processes
+        finally:
+            stop_processes(list(processes.values()))
+
+
+@contextmanager
+def running_fork_server(folder: Path) -> Iterator[Path]:
+    """Start a fork server, wait until it listens, and stop it at the end. Give the path of its socket.
+
+    At a hundred sites, separately started job processes would not fit into memory.
+    """
+    path = folder / FORK_SERVER_SOCKET
+    started: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name in ("server", *names):
-            with _uninterrupted():
-                processes[name] = start_process(folder, name)
-        yield processes
+        with _uninterrupted():
+            started[FORK_SERVER_SOCKET] = _start_fork_server(folder)
+        still_starting = _startup_check(folder, started, 0)
+        while not path.is_socket():
+            still_starting()
+        yield path
     finally:
-        _stop([fork_server, *processes.values()])
+        stop_processes(list(started.values()))
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Signals to end wait until a process that is being started is known: nobody would stop it otherwise."""
+    """Delay SIGINT and SIGTERM until a process that is being started is known, so that it is stopped too."""
     if threading.current_thread() is not threading.main_thread():  # which gets no signals
         yield
         return
@@ -183,11 +204,10 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
-    """Jobs' processes are forked from one process: at a hundred sites, separate ones would not fit into memory."""
     cpus = sorted(os.sched_getaffinity(0))
     limits = ProcessLimits(memory_mb=0, cpus=cpus[:1])
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
             env=environment(folder, limits, shared_cache=True),
             cwd=folder,
@@ -196,23 +216,26 @@ def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
             stderr=output,
             start_new_session=True,
         )
-    still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: process}, 0)
-    while not (folder / FORK_SERVER_SOCKET).is_socket():
-        still_starting()
-    return process
 
 
-def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Terminate all processes, sites first; kill the ones that do not exit, with their children."""
-    for process in reversed(processes):
-        process.terminate()
+def stop_processes(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Terminate these leaders of process groups, the last first; kill the ones that do not exit, and their children.
+
+    A process that has exited is stopped. If a signal interrupts the wait, all are killed at once.
+    """
     deadline = time.monotonic() + STOP_SECONDS
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.1, deadline - time.monotonic()))
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    try:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in processes:
+            process.wait()
 
 
 def _startup_check(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
@@ -227,7 +250,7 @@ def _startup_check(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes
                 raise RunError(f"{name} did not start: {said[-1] if said else f'exit code {process.returncode}'}")
         if time.monotonic() > deadline:
             raise RunError(f"the server and its {sites} sites did not all connect within {seconds:g} seconds")
-        time.sleep(0.2)
+        time.sleep(START_POLL_SECONDS)
 
     return check
 

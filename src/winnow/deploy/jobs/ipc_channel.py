@@ -5,13 +5,19 @@ A job's process has no other connection. Arrays are files in the job's folder; m
 
 import socket
 import struct
+import subprocess
 import threading
-from typing import Generic, TypeVar
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
 from winnow.core import WinnowError
 from winnow.core.message_decoding import UnreadableError, from_msgpack
+
+if TYPE_CHECKING:
+    from winnow.deploy.sandbox.job_process import JobProcess
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 64 << 20
@@ -29,7 +35,7 @@ class InvalidMessageError(WinnowError):
 
 
 class Channel(Generic[Incoming]):
-    """Messages both ways. Any thread may send; one may receive."""
+    """Messages both ways. Any thread may send; one may receive. Leaving its context closes it."""
 
     def __init__(self, connection: socket.socket, incoming: type[Incoming]) -> None:
         self._socket = connection
@@ -61,7 +67,19 @@ class Channel(Generic[Incoming]):
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Close the connection. May be called twice."""
         self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _read_exactly(self, count: int) -> bytes:
         data = bytearray()
@@ -74,3 +92,23 @@ class Channel(Generic[Incoming]):
                 raise ChannelClosedError("the other process has exited")
             data += more
         return bytes(data)
+
+
+def stop_process(
+    process: "JobProcess",
+    channel: Channel[Any],
+    request: msgspec.Struct,
+    grace: float,
+) -> int:
+    """Send `request`, end the process if it still runs after `grace` seconds, and close the channel.
+
+    A process that has exited, even between two calls, needs no request. Return its exit status.
+    """
+    with channel:
+        try:
+            with suppress(ChannelClosedError, subprocess.TimeoutExpired):
+                channel.send(request)
+                process.wait(grace)
+        finally:
+            status = process.end()
+    return status

@@ -41,7 +41,9 @@ class DiskQuotaMonitor(Thread):
                 return
 
     def stop(self) -> None:
+        """Watch no longer, and wait until the thread has ended."""
         self._stopped.set()
+        self.join()
 
 
 def exceeds_quota(places: Sequence[Path], process: int, limit: int) -> bool:

@@ -8,6 +8,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -18,9 +20,13 @@ FORK_SERVER_VARIABLE = "WINNOW_FORK_SERVER"
 
 
 class ForkedProcess:
-    """`path` is the fork server's socket, `channel` the process's end of the connection to its supervisor."""
+    """A running process and the connection to the fork server, which reports its exit status.
+
+    The connection is closed when the status arrives, or by `close`, which also ends the process.
+    """
 
     def __init__(self, path: Path, spec: LaunchSpec, channel: int) -> None:
+        """`path` is the fork server's socket, `channel` the process's end of the connection to its supervisor."""
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.pid = self._request_fork(path, spec, channel)
@@ -54,9 +60,30 @@ class ForkedProcess:
         return code
 
     def kill(self) -> None:
-        if self.poll() is None:
+        if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process if it still runs, and close the connection. May be called by any thread, and twice."""
+        self.kill()
+        with suppress(OSError):  # closed already
+            self._control.shutdown(socket.SHUT_RDWR)  # a thread that waits for the status waits no longer
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = -signal.SIGKILL
+                self._control.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _exit_status(self, timeout: float | None) -> int | None:
         with self._lock:

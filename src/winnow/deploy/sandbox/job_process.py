@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from types import TracebackType
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -31,46 +32,78 @@ Launch: TypeAlias = Callable[[LaunchSpec], tuple[Process, socket.socket]]
 class IdleProcess:
     """A process that waits for its `LaunchSpec`, and loads modules meanwhile.
 
-    It sees nothing of our environment, which may hold the password of a database.
+    It sees nothing of our environment, which may hold the password of a database. Leaving its context ends it, unless
+    it was launched.
     """
 
     def __init__(self, *preloaded: str) -> None:
-        limits = ProcessLimits(memory_mb=0, cpus=sorted(os.sched_getaffinity(0)))
         self.socket, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(  # noqa: S603
-                [
-                    sys.executable,
-                    "-I",
-                    "-m",
-                    "winnow.deploy.sandbox.child_entry_point",
-                    str(theirs.fileno()),
-                    *preloaded,
-                ],
-                pass_fds=(theirs.fileno(),),
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment(Path("/"), limits),
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self.process = _start_idle(theirs, preloaded)
+        except BaseException:
+            self.socket.close()
+            raise
         assert self.process.stdout is not None
         self.output = self.process.stdout
         """Where it reports that the modules are loaded."""
+        self._launched = False
 
     def launch(self, spec: LaunchSpec) -> tuple[Process, socket.socket]:
+        """Let it do the work of a job. From here on the process and the socket are the caller's to close."""
         assert self.process.stdin is not None
         self.output.close()
-        with suppress(BrokenPipeError), self.process.stdin as pipe:  # a dead process is noticed by its first message
-            pipe.write(msgspec.json.encode(spec))
+        try:
+            with suppress(BrokenPipeError), self.process.stdin as pipe:  # its first message shows that it is dead
+                pipe.write(msgspec.json.encode(spec))
+        except BaseException:
+            self.close()
+            raise
+        self._launched = True
         return self.process, self.socket
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """End the process and close the connections to it, unless it was launched. May be called twice."""
+        if self._launched:
+            return
         self.process.kill()
         self.process.wait()
-        for end in (self.socket, self.process.stdin, self.output):
-            if end is not None:
-                end.close()
+        self.socket.close()
+        self.output.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _start_idle(channel: socket.socket, preloaded: Sequence[str]) -> "subprocess.Popen[bytes]":
+    limits = ProcessLimits(memory_mb=0, cpus=sorted(os.sched_getaffinity(0)))
+    descriptor = channel.fileno()
+    return subprocess.Popen(  # noqa: S603
+        [
+            sys.executable,
+            "-I",
+            "-m",
+            "winnow.deploy.sandbox.child_entry_point",
+            str(descriptor),
+            *preloaded,
+        ],
+        pass_fds=(descriptor,),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(Path("/"), limits),
+        start_new_session=True,
+    )
 
 
 def start_new(spec: LaunchSpec) -> tuple[Process, socket.socket]:
@@ -89,7 +122,7 @@ def fork_from(server: Path, spec: LaunchSpec) -> tuple[Process, socket.socket]:
 
 
 class JobProcess:
-    """Started at once. `socket` is our end of the connection; whoever uses it closes it."""
+    """Started at once. `socket` is our end of the connection; the caller closes it."""
 
     def __init__(
         self,
@@ -111,9 +144,21 @@ class JobProcess:
             log=str(log),
             environment=environment(folder, limits, shared_cache=sandbox is None),
         )
+        self._ended = False
         self._process, self.socket = launch(spec)
-        self._quota = DiskQuotaMonitor(self._process, [folder, log], limits.disk_mb * MB, self.kill)
-        self._quota.start()
+        try:
+            self._quota = DiskQuotaMonitor(
+                self._process,
+                [folder, log],
+                limits.disk_mb * MB,
+                self.kill,
+            )
+            self._quota.start()
+        except BaseException:
+            self.kill()
+            self._process.wait()
+            self.socket.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -133,17 +178,21 @@ class JobProcess:
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End it and whatever it started. May be called by any thread, and twice."""
+        """End it and all that it started. May be called by any thread, and twice."""
+        if self._ended:  # its number may be another process's by now
+            return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
 
     def end(self) -> int:
-        """Kill it and wait for it; its exit status."""
+        """Kill it, wait for it, and return its exit status. May be called by any thread, and twice."""
         self.kill()
         self._quota.stop()
-        return self.wait()
+        status = self.wait()
+        self._ended = True
+        return status
 
 
 def _rotate(log: Path) -> None:

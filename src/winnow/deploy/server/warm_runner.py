@@ -63,7 +63,7 @@ class WarmRunner:
         self._next = asyncio.get_running_loop().call_later(RESTOCK_SECONDS, self.preload, self._modules)
         if idle.process.poll() is None:
             return idle
-        idle.end()
+        idle.close()
         return IdleProcess()
 
     def close(self) -> None:
@@ -71,4 +71,4 @@ class WarmRunner:
             self._next.cancel()
         if self._idle is not None:
             asyncio.get_running_loop().remove_reader(self._idle.output)
-            self._idle.end()
+            self._idle.close()

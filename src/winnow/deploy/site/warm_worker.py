@@ -60,7 +60,7 @@ class WarmWorker:
             self._next.start()
         if idle.process.poll() is None:
             return idle
-        idle.end()
+        idle.close()
         return IdleProcess()
 
     def close(self) -> None:
@@ -69,5 +69,5 @@ class WarmWorker:
             if self._next is not None:
                 self._next.cancel()
             if self._idle is not None:
-                self._idle.end()
+                self._idle.close()
                 self._idle = None

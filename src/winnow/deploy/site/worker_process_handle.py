@@ -12,7 +12,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
+from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError, stop_process
 from winnow.deploy.jobs.ipc_messages import FromWorker, StopWorker, ToWorker
 from winnow.deploy.sandbox.child_entry_point import LaunchSpec
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
@@ -81,12 +81,11 @@ class WorkerProcess:
         self._process.end()
 
     def close(self) -> None:
-        """Let it end, or make it. The files of a process that exceeded its disk quota are deleted."""
-        with suppress(ChannelClosedError, subprocess.TimeoutExpired):
-            self._channel.send(StopWorker())
-            self._process.wait(EXIT_GRACE_SECONDS)
-        self.kill()
-        self._channel.close()
+        """Let it end, or make it. May be called twice, and after it has exited.
+
+        The files of a process that exceeded its disk quota are deleted.
+        """
+        stop_process(self._process, self._channel, StopWorker(), EXIT_GRACE_SECONDS)
         if self._process.exceeded_disk:
             shutil.rmtree(self._folder, ignore_errors=True)
 
