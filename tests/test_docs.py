@@ -51,7 +51,7 @@ def page_name(page: Path) -> str:
 # Examples -----------------------------------------------------------------------------------------------------------
 
 READER = """
-import contextlib, gc, io, json, os, random, shlex, sys
+import contextlib, gc, io, json, os, random, runpy, shlex, sys
 import duckdb, pandas, plotly.graph_objects, scipy.stats, sklearn.datasets, sklearn.linear_model, sqlglot
 import torch.fx.experimental.symbolic_shapes, winnow.analytics.sql.query_question, winnow.api
 from winnow.cli import main
@@ -60,7 +60,11 @@ def command(line):
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main(shlex.split(line)[1:])
+            program, *arguments = shlex.split(line)
+            if program == "python":
+                runpy.run_path(arguments[0], run_name="__main__")
+            else:
+                main(arguments)
         except SystemExit as left:
             code = int(left.code or 0)
     return {"line": line, "code": code, "out": out.getvalue(), "err": err.getvalue()}
@@ -170,18 +174,31 @@ def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, reader: "sub
             assert shape(shown) == shape(was["out"]), was["line"]
 
 
-def test_commands_of_console_blocks_are_winnows_own_or_say_why_they_are_not_run() -> None:
+def test_console_blocks_run_winnow_or_a_program_of_the_page_or_say_why_they_are_not_run() -> None:
     for page in PAGES:
-        for block in blocks_of(page):
+        blocks = blocks_of(page)
+        titles = {block.title for block in blocks if block.kind == "python"}
+        for block in blocks:
             if block.kind == "console" and not block.why_not:
-                assert set(re.findall(r"^\$ (\w+)", block.text, flags=re.MULTILINE)) == {"winnow"}, page
+                commands = re.findall(r"^\$ (\w+) ?(\S*)", block.text, flags=re.MULTILINE)
+                assert commands, page
+                for program, argument in commands:
+                    assert program == "winnow" or (program == "python" and argument in titles), page
 
 
 def test_own_model_and_data_take_fifteen_lines() -> None:
     for page in ("README.md", "docs/your-own.md"):
-        first = next(block for block in blocks_of(ROOT / page) if block.kind == "python")
+        first = next(block for block in blocks_of(ROOT / page) if "winnow.run(" in block.text)
         assert "patients.csv" in first.text
         assert len(first.text.strip().splitlines()) <= 15
+
+
+def test_the_front_page_is_short() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    blocks = blocks_of(ROOT / "README.md")
+    outputs = "".join(shown for block in blocks if block.kind == "console" for shown in shown_outputs(block.text))
+    assert len(text.split()) - len(outputs.split()) <= 900
+    assert all(len(block.text.splitlines()) <= 15 for block in blocks)
 
 
 def test_an_algorithm_takes_forty_lines() -> None:
