@@ -40,6 +40,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up .venv; this takes a minute or two the first time."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[deploy]"
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+		echo "No C++ compiler found: installing the package ziglang (100 MB) to compile the training kernels."; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ziglang; }
+	@echo "Compiling the training kernels; this takes up to a minute the first time."
+	@$(BIN)/python -c "from winnow.learn.stack.native.load_or_compile_kernels import prepare; prepare()"
 	@touch $@
 
 $(READY): $(INSTALLED)

@@ -36,7 +36,7 @@ class BuildWithKernels(build_py):
         compiler = _compiler()
         commands = [
             files["compile_command"](
-                compiler,
+                (compiler,),
                 f"-march={level.name}",
                 real,
                 lanes,

@@ -13,6 +13,11 @@ from hypothesis import settings
 settings.register_profile("winnow", deadline=None, derandomize=True)
 settings.load_profile("winnow")
 
+# A compiler that is a Python package keeps its libraries in a cache: tests that empty the user's cache keep this one.
+os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path("~/.cache/zig").expanduser()))
+
+pytest_plugins = ["support.leaks"]
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # bench/ is tested, but not installed
 PARTS = re.findall(r"^PARTS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()

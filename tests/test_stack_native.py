@@ -324,9 +324,13 @@ def test_native_is_not_taken_where_it_is_clearly_slower(tmp_path: Path, monkeypa
 # Building it ----------------------------------------------------------------------------------------------------------
 
 CHOOSE = """
+import sys
 import torch
 from torch import nn
 from winnow.learn.stack import LOSSES, choose_execution
+from winnow.learn.stack.native import load_or_compile_kernels
+if "without a compiler" in sys.argv:
+    load_or_compile_kernels.find_compiler = lambda: None
 execution = choose_execution(nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), LOSSES["cross-entropy"])
 print(execution.name, "|", execution.notice)
 """
@@ -353,7 +357,7 @@ def small_source(folder: Path, code: str = 'extern "C" int answer() { return 42;
 
 
 def test_without_a_compiler_clients_are_trained_stacked_and_the_user_is_told(tmp_path: Path) -> None:
-    output, _ = python(CHOOSE, PATH="", XDG_CACHE_HOME=str(tmp_path)).communicate()
+    output, _ = python(CHOOSE, "without a compiler", XDG_CACHE_HOME=str(tmp_path)).communicate()
     assert output.startswith("stacked | training clients with stacked (not native: no C++ compiler found")
     assert output.count("\n") == 1
 
@@ -361,6 +365,29 @@ def test_without_a_compiler_clients_are_trained_stacked_and_the_user_is_told(tmp
 def test_it_can_be_switched_off() -> None:
     output, _ = python(CHOOSE, WINNOW_NATIVE="0").communicate()
     assert output == "stacked | \n"
+
+
+def test_without_a_system_compiler_the_package_s_is_used(
+    fresh_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is stood for by a module that says how it was called and runs the real compiler."""
+    real = load_or_compile_kernels.find_compiler()
+    assert real is not None
+    package = tmp_path / "packages" / "ziglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    called = tmp_path / "called"
+    (package / "__main__.py").write_text(
+        f"import pathlib, subprocess, sys\n"
+        f"pathlib.Path({str(called)!r}).write_text(sys.argv[1])\n"
+        f"sys.exit(subprocess.call([*{real!r}, *sys.argv[2:]]))\n"
+    )
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setattr(load_or_compile_kernels, "COMPILERS", ("no-such-compiler",))
+    loaded = load_or_compile_kernels.load_kernels("float")
+    assert {library.answer() for library in loaded.libraries.values()} == {42}
+    assert called.read_text() == "c++"
 
 
 @pytest.mark.slow(part="executions")

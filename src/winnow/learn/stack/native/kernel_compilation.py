@@ -4,6 +4,7 @@
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,5 +56,8 @@ def packaged_name(level: Level, real: str, lanes: int, source: Path = SOURCE) ->
     return f"{digest.hexdigest()[:16]}-{level.name}-{real}-{lanes}.so"
 
 
-def compile_command(compiler: str, target: str, real: str, lanes: int, source: Path, library: Path) -> list[str]:
-    return [compiler, *FLAGS, *definitions(real, lanes), target, str(source / "native.cpp"), "-o", str(library)]
+def compile_command(
+    compiler: Sequence[str], target: str, real: str, lanes: int, source: Path, library: Path
+) -> list[str]:
+    """The command that compiles one library; `compiler` is the start of a command line."""
+    return [*compiler, *FLAGS, *definitions(real, lanes), target, str(source / "native.cpp"), "-o", str(library)]

@@ -5,14 +5,17 @@ installed: a folder or file that somebody else owns or can write to is not used.
 """
 
 import ctypes
+import importlib.util
 import os
 import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +33,8 @@ from winnow.learn.stack.native.kernel_compilation import (
 )
 
 COMPILERS = ("c++", "g++", "clang++")
+COMPILER_PACKAGE = "ziglang"
+"""A Python package with a compiler, for machines that have none."""
 COMPILE_TIMEOUT = 300
 """Seconds after which a compiler is taken to hang."""
 
@@ -63,6 +68,14 @@ def load_kernels(real: str) -> CompiledKernels:
     return _built(real) if packaged is None else CompiledKernels(libraries=packaged, newly_built=False)
 
 
+def prepare() -> None:
+    """Compile the kernels now, so that no run waits for them; for set-up."""
+    try:
+        load_kernels("float")
+    except NativeUnavailableError as reason:
+        print(f"training will be slower: {reason}")
+
+
 def _packaged(real: str) -> dict[int, ctypes.CDLL] | None:
     """Those of the wheel for the best that this processor can do, if they were made from this very source."""
     if not PACKAGED.is_dir():
@@ -83,12 +96,32 @@ def _built(real: str) -> CompiledKernels:
     paths = {
         width: folder / f"{_fingerprint(*definitions(real, width))}.so" for width in lanes(real, _processor_features())
     }
-    libraries = {width: library for width, path in paths.items() if (library := _known(path))}
-    missing = [width for width in paths if width not in libraries]
-    with ThreadPoolExecutor() as pool:
+    libraries = _found(paths)
+    if len(libraries) == len(paths):
+        return CompiledKernels(libraries=libraries, newly_built=False)
+    with _one_builder_at_a_time(folder), ThreadPoolExecutor() as pool:
+        libraries = _found(paths)
+        missing = [width for width in paths if width not in libraries]
         built = pool.map(lambda width: _compile(paths[width], real, width), missing)
         libraries |= dict(zip(missing, built, strict=True))
     return CompiledKernels(libraries=libraries, newly_built=bool(missing))
+
+
+def _found(paths: Mapping[int, Path]) -> dict[int, ctypes.CDLL]:
+    return {width: library for width, path in paths.items() if (library := _known(path))}
+
+
+@contextmanager
+def _one_builder_at_a_time(folder: Path) -> Iterator[None]:
+    """Processes that start together wait for the first one and find its files."""
+    import fcntl  # noqa: PLC0415 - Unix only, as native execution is
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _processor_features() -> frozenset[str]:
@@ -139,11 +172,23 @@ def _refuse_foreign(path: Path, *, installed: bool = False) -> None:
         raise NativeUnavailableError(f"{path} belongs to, or is writable by, another user; {remedy}")
 
 
+def find_compiler() -> tuple[str, ...] | None:
+    """The start of a compiler's command line: the system's compiler, or else the installed package's."""
+    for name in COMPILERS:
+        if found := shutil.which(name):
+            return (found,)
+    if importlib.util.find_spec(COMPILER_PACKAGE):
+        return (sys.executable, "-m", COMPILER_PACKAGE, "c++")
+    return None
+
+
 def _compile(library: Path, real: str, width: int) -> ctypes.CDLL:
-    """Into a file of this process's own, then moved in one go: several processes may start at once."""
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    """Compile into a file of this process's own, then move it in one step."""
+    compiler = find_compiler()
     if compiler is None:
-        raise NativeUnavailableError("no C++ compiler found; install g++ or clang++")
+        raise NativeUnavailableError(
+            f"no C++ compiler found; install g++ or clang++, or run 'pip install {COMPILER_PACKAGE}'"
+        )
     handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
     os.close(handle)
     command = compile_command(compiler, _target(), real, width, SOURCE, Path(name))
@@ -155,6 +200,7 @@ def _compile(library: Path, real: str, width: int) -> ctypes.CDLL:
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()[:1]
-        raise NativeUnavailableError(f"{compiler} failed: {errors[0] if errors else 'no reason given'}") from error
+        reason = errors[0] if errors else "no reason given"
+        raise NativeUnavailableError(f"{' '.join(compiler)} failed: {reason}") from error
     finally:
         Path(name).unlink(missing_ok=True)

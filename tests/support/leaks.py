@@ -1,0 +1,151 @@
+"""Fail the test that leaks: what it opened must be closed when it ends, without help from the garbage collector.
+
+Open descriptors, child processes and threads are compared before and after each test, and before and after each
+module for what its fixtures open. Whatever remains after `GRACE` seconds fails that test by name; garbage is then
+collected and a second look says whether the collector would have closed it.
+"""
+
+import gc
+import io
+import os
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Generator, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pyarrow.csv
+import pytest
+
+GRACE = 5.0
+"""Seconds in which a process or thread that was told to stop may do so."""
+EXEMPT_DESCRIPTORS = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]", "/dev/urandom", "/dev/null")
+"""Opened once per process by gRPC, asyncio's policy or numerical libraries, and kept."""
+EXEMPT_THREADS = ("pydevd", "IPythonHistorySavingThread", "tqdm_monitor", "execnet")
+"""Threads of libraries that live as long as the process."""
+
+_of_the_session: set[str] = set()
+"""What fixtures of the session have opened."""
+_reported: set[str] = set()
+"""What a test was failed for already; its module is not failed for it again."""
+
+Opened = dict[str, str]
+"""By a key that is never used twice: how a person would name it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process a temporary folder of its own, so that what stays there can be compared."""
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # where `tmp_path` is, as without this plug-in
+    # torch keeps compiled kernels from one run to the next
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    folder = tempfile.mkdtemp(prefix="wn-")  # short: the paths of sockets may not be long
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    _open_what_libraries_keep()
+
+
+def _open_what_libraries_keep() -> None:
+    """Open now what Python and pyarrow open at first use and keep: the first test that needs it does not leak it."""
+    resource_tracker.ensure_running()  # a process, and a pipe to it, for all that multiprocessing spawns
+    pyarrow.csv.read_csv(io.BytesIO(b"a\n1\n"))  # a pipe by which its signal handlers wake its threads
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object],
+) -> Generator[None, object, object]:
+    """What a fixture of the session opens is open until the session ends, whichever test asks for it first."""
+    if fixturedef.scope != "session":
+        return (yield)
+    before = opened()
+    try:
+        return (yield)
+    finally:
+        _of_the_session.update(opened().keys() - before.keys())
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from _compared(request.node.nodeid)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_leaks_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from _compared(f"{request.node.nodeid} (fixtures of the module)")
+
+
+def _compared(name: str) -> Iterator[None]:
+    before = opened()
+    yield
+    remaining = _remaining(before)
+    if not remaining:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # this failure says it
+        gc.collect()
+    still = opened()
+    lines = [
+        f"  {what}" + ("" if key in still else " (closed by the garbage collector)") for key, what in remaining.items()
+    ]
+    _reported.update(remaining)
+    pytest.fail(f"{name} leaks:\n" + "\n".join(sorted(lines)), pytrace=False)
+
+
+def _remaining(before: Opened, seconds: float = GRACE) -> Opened:
+    """What is open now and was not before, once the grace is over."""
+    until = time.monotonic() + seconds
+    known = before.keys() | _reported | _of_the_session
+    while new := {key: what for key, what in opened().items() if key not in known}:
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.02)
+    return new
+
+
+def opened() -> Opened:
+    """Descriptors, child processes, threads and temporary files of this process."""
+    return _descriptors() | _children() | _threads() | _temporary_files()
+
+
+def _descriptors() -> Opened:
+    found = {}
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(each.readlink())
+        except OSError:  # the listing's own
+            continue
+        if int(each.name) > 2 and not target.startswith(EXEMPT_DESCRIPTORS):  # pytest redirects the first three
+            found[f"descriptor {each.name} {target}"] = f"descriptor {each.name}: {target}"
+    return found
+
+
+def _children() -> Opened:
+    """Zombies too: a process that has exited is closed by whoever waits for it."""
+    found = {}
+    for listing in Path("/proc/self/task").glob("*/children"):
+        try:
+            for process in listing.read_text().split():
+                command = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[f"process {process}"] = f"process {process}: {command.strip()[:120] or '(exited)'}"
+        except OSError:  # the thread or the process is gone meanwhile
+            continue
+    return found
+
+
+def _temporary_files() -> Opened:
+    return {f"temporary {path}": f"temporary file {path}" for path in _temporary_folder().iterdir()}
+
+
+def _temporary_folder() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _threads() -> Opened:
+    return {
+        f"thread {thread.ident} {thread.name}": f"thread {thread.name!r}"
+        for thread in threading.enumerate()
+        if not thread.name.startswith(EXEMPT_THREADS)
+    }
