@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,24 +19,32 @@ SECONDS = 120.0
 def running_server(
     url: str, tls: Tls, service: Any, *, admit: Admit = lambda peer: None, **options: Any
 ) -> Iterator[TransportServer]:
-    """It serves until the context ends, and its thread ends with it."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    """Serve until the context ends; the server's thread, tasks and executor end with it."""
+    started = Future[tuple[TransportServer, Callable[[], None]]]()
+
+    async def run() -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            server = serve(url, tls, service, identify=Peer.of_pem, admit=admit, **options)
+            await server.start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result((server, lambda: loop.call_soon_threadsafe(stopping.set)))
+        await stopping.wait()
+        await server.stop(0.2)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name="transport server")
     thread.start()
-
-    def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(SECONDS)
-
-    async def start() -> TransportServer:
-        server = serve(url, tls, service, identify=Peer.of_pem, admit=admit, **options)
-        await server.start()
-        return server
-
     try:
-        server = wait(start())
+        server, stop = started.result(SECONDS)
+    except BaseException:
+        thread.join(SECONDS)
+        del started  # it holds the exception, whose traceback holds this frame
+        raise
+    try:
         yield server
-        wait(server.stop(0.2))
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        stop()
+        thread.join(SECONDS)
+        assert not thread.is_alive()

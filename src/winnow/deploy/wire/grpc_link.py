@@ -141,9 +141,10 @@ class GrpcLink:
         try:
             yield
         except grpc.RpcError as error:
-            translated = self._translated(error)
-            error.__traceback__ = None  # the error is the call itself, which its own traceback refers to
-            raise translated from None
+            try:
+                raise self._translated(error) from None
+            finally:
+                error.__traceback__ = None  # the error is the call itself, which its own traceback refers to
         except grpc.FutureCancelledError:
             raise UnreachableError(f"{self.url}: no data transferred for {self._stall:g} seconds") from None
         except ValueError as error:

@@ -140,12 +140,12 @@ def _certificate(context: Context) -> bytes:
 async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -> bytes:
     try:
         return await answer()
-    except TooManyRequestsError as refused:
-        status, packed = grpc.StatusCode.RESOURCE_EXHAUSTED, ((REFUSAL_KEY, encode_refusal(refused)),)
     except RequestRefusedError as refused:
-        status, packed = grpc.StatusCode.FAILED_PRECONDITION, ((REFUSAL_KEY, encode_refusal(refused)),)
+        too_many = isinstance(refused, TooManyRequestsError)
+        packed = encode_refusal(refused)
+        refused.__traceback__ = refused.__context__ = None  # their frames refer to this call and to each other
     # Not `abort`: the exception that it raises refers to itself, and with it to the server.
-    context.set_trailing_metadata(packed)
+    context.set_trailing_metadata(((REFUSAL_KEY, packed),))
     context.set_details("refused")
-    context.set_code(status)
+    context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED if too_many else grpc.StatusCode.FAILED_PRECONDITION)
     return b""
