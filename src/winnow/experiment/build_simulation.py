@@ -1,6 +1,7 @@
 """From an experiment's settings to the objects that simulate it."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -149,13 +150,19 @@ def prepare_run(
     if snapshot is not None:
         _restore(_to_device(clients.samples.device, snapshot), training, store)
     experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
-    pool = open_worker_pool(experiment.engine, site, partial(setup.model.on_one_core().site, *held), sizes)
+    clock = clock or _clock(experiment, federated)
     second = second_stage(setup, inputs)
-    simulation = _simulation(experiment, site, pool, federated, store, training.now, second)
+    with ExitStack() as on_failure:
+        pool = open_worker_pool(experiment.engine, site, partial(setup.model.on_one_core().site, *held), sizes)
+        if pool is not None:
+            on_failure.callback(pool.close)
+        simulation = _simulation(experiment, site, pool, federated, store, training.now, second)
+        federation = FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation
+        on_failure.pop_all()
     return PreparedRun(
         experiment=experiment,
         training=training,
-        federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
+        federation=federation,
         simulation=simulation,
         store=store,
         module=module,
@@ -169,7 +176,7 @@ def prepare_run(
         sizes=clients.sizes,
         plan=plan,
         fingerprint=found,
-        clock=clock or _clock(experiment, federated),
+        clock=clock,
         score_pseudo_labels=partial(
             score_pseudo_labels, site, federated.hidden_labels, experiment.client.label_threshold
         ),

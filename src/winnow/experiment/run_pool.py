@@ -71,9 +71,14 @@ class _Worker:
         self.process: BaseProcess = context.Process(
             target=_serve, args=(os.getpid(), theirs, tuple(cores), tuple(plugins)), daemon=True
         )
-        with _interrupts_ignored():
-            self.process.start()
-        theirs.close()
+        try:
+            with _interrupts_ignored():
+                self.process.start()
+        except BaseException:
+            self.pipe.close()
+            raise
+        finally:
+            theirs.close()
         self.run_index: int | None = None
 
     def send_run(self, index: int, spec: RunSpec) -> None:
@@ -95,6 +100,7 @@ class _Worker:
         self.pipe.close()
         self.process.kill()
         self.process.join()
+        self.process.close()
 
 
 def run_all(specs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMessage]]:

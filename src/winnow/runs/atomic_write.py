@@ -77,14 +77,20 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
-        for attempts_left in reversed(range(LOCK_ATTEMPTS)):  # whoever looks whether it is taken has it for a moment
+        try:
+            self._take(path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _take(self, path: Path) -> None:
+        for attempts_left in reversed(range(LOCK_ATTEMPTS)):  # `is_locked` holds the lock for a moment
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if attempts_left:
                     time.sleep(LOCK_RETRY_SECONDS)
-        self._file.close()
         raise RunError(f"{path.parent} is in use by another process; wait for it to finish or choose another --out")
 
     def release(self) -> None:

@@ -51,13 +51,17 @@ class RunFolder:
         self._spent_before = checkpoint.wall_seconds if checkpoint else 0.0
         self._began = time.monotonic()
         self._round = checkpoint.round if checkpoint else 0
-        self._events = (path / file_names.EVENTS).open("ab")
-        self._events.truncate(length)
-        self._events.seek(0, os.SEEK_END)
         self._track = RunHistory()
         self._metrics = MetricsFile(path / file_names.METRICS)
-        for event in EventLog(path / file_names.EVENTS):
-            self._add_metrics(event)
+        self._events = (path / file_names.EVENTS).open("ab")
+        try:
+            self._events.truncate(length)
+            self._events.seek(0, os.SEEK_END)
+            for event in EventLog(path / file_names.EVENTS):
+                self._add_metrics(event)
+        except BaseException:
+            self._events.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, config_text: str, conditions: Mapping[str, Any], label: RunLabel) -> Self:
@@ -171,8 +175,10 @@ class RunFolder:
 
     def close(self) -> None:
         with one_line_errors(self.path):
-            self._events.close()
-            self._lock.release()
+            try:
+                self._events.close()
+            finally:
+                self._lock.release()
 
     def __enter__(self) -> Self:
         return self

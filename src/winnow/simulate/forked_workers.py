@@ -69,7 +69,13 @@ class ForkedWorkers(Generic[Site]):
         block = SharedMemoryBlock()
         parent = os.getpid()
         with _interrupts_held_back():
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                theirs.close()
+                block.close()
+                raise
             if pid == 0:
                 self._worker_main(
                     parent,

@@ -38,14 +38,18 @@ class RayWorkers:
         self, make_site: Callable[[], Site], handlers: Mapping[str, Handler[Site]], address: str | None = None
     ) -> None:
         self._ray = _import_ray()
-        self._ours = _connect(self._ray, address)
-        self._recipe = self._ray.put(_pack_with_code(self._ray, (make_site, dict(handlers))))
-        self._plugins = _plugins()
-        self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
         self._tasks: Sequence[Task] = ()
         self._cohort: Any = None
+        self._ours = _connect(self._ray, address)
+        try:
+            self._recipe = self._ray.put(_pack_with_code(self._ray, (make_site, dict(handlers))))
+            self._plugins = _plugins()
+            self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
+        except BaseException:
+            self.stop_all()
+            raise
 
     @property
     def cores(self) -> int:

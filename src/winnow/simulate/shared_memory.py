@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from mmap import mmap
 
@@ -44,6 +45,7 @@ class SharedMemoryBlock:
         return [copy[start : start + length] for start, length in zip(starts, lengths, strict=True)]
 
     def close(self) -> None:
+        self._unmap()
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -52,8 +54,15 @@ class SharedMemoryBlock:
         if end == 0:
             return np.empty(0, np.uint8)
         if self._map is None or len(self._map) < end:
+            self._unmap()
             self._map = mmap(self._file, 0)
         return np.frombuffer(self._map, np.uint8, end)
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            with suppress(BufferError):  # an interrupted `write` or `read` still holds its view
+                self._map.close()
+        self._map = None
 
 
 def _layout(lengths: Iterable[int]) -> tuple[list[int], int]:

@@ -40,8 +40,12 @@ class WorkerPool:
         self._idle: set[int] = set()
         self._busy: dict[int, _Chunk] = {}
         self._losses, self._patience = 0, MAX_LOSSES_PER_WORKER * workers
-        for worker in range(workers):
-            backend.start(worker)
+        try:
+            for worker in range(workers):
+                backend.start(worker)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def processes(self) -> dict[int, int]:

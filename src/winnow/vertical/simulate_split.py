@@ -123,11 +123,11 @@ class SimulatedSplit:
         if resume:
             self._check_same(path)
             folder, snapshot = RunFolder.resume(path)
+        else:
+            folder, snapshot = RunFolder.create(path, self._config(), self._conditions(), self._label), None
+        with folder, display:
             if snapshot is not None:
                 self._restore(snapshot)
-        else:
-            folder = RunFolder.create(path, self._config(), self._conditions(), self._label)
-        with folder, display:
             for event in folder.view().log:
                 display.on_event(event)
             for event in self.events():

@@ -1,10 +1,11 @@
 """The page of one run: a training while it goes on and afterwards, or the answer to a question."""
 
-from collections.abc import Iterator
 from contextlib import suppress
+from typing import BinaryIO
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from winnow.analytics.answers import answer_parts
 from winnow.analytics.question_run_folder import stored_answer
@@ -54,16 +55,22 @@ def run_pages(index: RunIndex, reader: RunReader) -> PageSet:
         file = open_download(run.path, name)
         if file is None:
             raise HTTPException(404, "There is no such file.")
-
-        def chunks() -> Iterator[bytes]:
-            with file:
-                while chunk := file.read(CHUNK):
-                    yield chunk
-
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(chunks(), media_type=DOWNLOADS[name], headers=headers)
+        return FileDownload(file, name)
 
     return PageSet(links=(), router=router)
+
+
+class FileDownload(StreamingResponse):
+    """Send a file that `open_download` opened, and close it even if the browser never takes a byte."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        super().__init__(iter(lambda: file.read(CHUNK), b""), media_type=DOWNLOADS[name], headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 def known_run(index: RunIndex, key: str) -> IndexedRun:
