@@ -31,7 +31,7 @@ class _Group:
     def contains(self, view: RunView, run: RunPlotData) -> bool:
         """Whether this very run, or a copy of it, is here already."""
         known = self.runs.get(view.label.seed)
-        return known is not None and (_same_folder(known[0], view) or known[1].points == run.points)
+        return known is not None and (_same_folder(known[0], view) or _same_points(known[1], run))
 
 
 def group_by_experiment(views: Sequence[RunView]) -> dict[str, list[RunPlotData]]:
@@ -57,6 +57,11 @@ def group_plot_data(runs: Sequence[tuple[RunView, RunPlotData]]) -> dict[str, li
             groups.append(group)
         group.runs[view.label.seed] = (view, run)
     return {name: [run for _, run in group.runs.values()] for name, group in zip(_names(groups), groups, strict=True)}
+
+
+def _same_points(one: RunPlotData, other: RunPlotData) -> bool:
+    """Compare the courses as text: the loss of an untrained model is NaN, which never equals itself."""
+    return repr(one.points) == repr(other.points)
 
 
 def _same_folder(one: RunView, other: RunView) -> bool:
