@@ -6,6 +6,7 @@ from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 
+from waiting import PATIENCE
 from winnow.learn.party_signing_interface import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
@@ -65,4 +66,7 @@ class KeeperProcess(RemoteKeeper):
 
     def __exit__(self, *_: object) -> None:
         self._line.close()
-        self._process.join(timeout=5)
+        self._process.join(timeout=PATIENCE)
+        self._process.kill()
+        self._process.join()
+        self._process.close()

@@ -10,6 +10,8 @@ import pytest
 from bench.rivals.contenders import CONTENDERS, Places, Rival
 from bench.rivals.measure import FailedError, Start, measure, tree_bytes
 
+from child_processes import running
+
 CONTENDER = """
 import json, sys, time
 log, megabytes = sys.argv[1], int(sys.argv[2])
@@ -49,10 +51,9 @@ def test_one_that_fails_is_reported_by_its_last_words(tmp_path):
 def test_memory_of_children_counts():
     code = "import time; ballast = bytearray(100 << 20); print(flush=True); time.sleep(60)"
     alone = tree_bytes(os.getpid())
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+    with running([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         grown = tree_bytes(os.getpid()) - alone
-        child.kill()
     assert grown > 100 << 20
 
 

@@ -3,9 +3,7 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +12,10 @@ import pytest
 from rich.console import Console
 
 import winnow
+from child_processes import running
 from command_line import call, write_tiny
 from test_workers import gone
+from waiting import eventually
 from winnow.cli.multi_run_display import MultiRunDisplay
 from winnow.experiment.comparison import experiment_grid, run_folder_path
 from winnow.experiment.run_pool import RunAdvanced, RunCompleted, RunFailed, RunSpec, run_all
@@ -95,14 +95,12 @@ def test_workers_do_not_outlive_a_comparison_that_is_killed(tmp_path):
     tiny = write_tiny(tmp_path)
     model = ["--set", "model.name=python", "--set", "model.factory=models.py:build"]
     command = [sys.executable, "-m", "winnow.cli", "compare", tiny, *model, "--workers", "2", "--quiet"]
-    comparing = subprocess.Popen(command, cwd=tmp_path)
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("worker-*"))) < 2:
+    with running(command, cwd=tmp_path) as comparing:
+        eventually(
+            lambda: len(list(tmp_path.glob("worker-*"))) == 2 or comparing.poll() is not None,
+            "the comparison started no two workers",
+        )
         assert comparing.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    comparing.kill()
-    comparing.wait()
     workers = [int(mark.name.partition("-")[2]) for mark in tmp_path.glob("worker-*")]
     outliving = [worker for worker in workers if not gone(worker)]
     for worker in outliving:

@@ -5,22 +5,24 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from child_processes import running
 from command_line import call
+from waiting import PATIENCE, eventually
 
 SAME = [
     *("config.toml", "conditions.json", "events.jsonl", "metrics.csv", "evaluation.json"),
     *("best.safetensors", "last.safetensors"),
 ]
-PATIENCE = 120.0
 
 
-def winnow(*arguments: str) -> subprocess.Popen[bytes]:
+def winnow(*arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", "from winnow.cli import main; main()", *arguments, "--quiet"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return running(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
@@ -39,13 +41,14 @@ def written_again(path: Path, since: int) -> bool:
 
 def kill_after_a_checkpoint(process: subprocess.Popen[bytes], checkpoint: Path, since: int, pause: float) -> bool:
     """Kill the process some time after it wrote a checkpoint; False if it was done before."""
-    deadline = time.monotonic() + PATIENCE
-    while not written_again(checkpoint, since):
-        assert time.monotonic() < deadline, "no checkpoint was written"
-        if process.poll() is not None:
-            finish(process)
-            return False
-        time.sleep(0.01)
+    eventually(
+        lambda: written_again(checkpoint, since) or process.poll() is not None,
+        "the process wrote no checkpoint",
+        every=0.01,
+    )
+    if process.poll() is not None:
+        finish(process)
+        return False
     time.sleep(pause)
     process.kill()
     process.communicate()
@@ -68,9 +71,10 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path, capsys: pytest.Capture
     chance = random.Random(0)
     since, killed = 0, 0
     for _ in range(2):
-        process = winnow(*common, "--out", str(broken), "--resume")
-        if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, 0.2 * chance.random()):
-            break
+        with winnow(*common, "--out", str(broken), "--resume") as process:
+            pause = 0.2 * chance.random()
+            if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, pause):
+                break
         killed += 1
         since = (broken / "checkpoint.safetensors").stat().st_mtime_ns
     run_here(capsys, "run", str(broken), "--resume")
@@ -81,12 +85,15 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path, capsys: pytest.Capture
 
 def test_killed_before_the_first_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ("run", "demo", "--rounds", "6", "--out")
-    process = winnow(*common, str(tmp_path / "broken"))
-    while not (tmp_path / "broken" / "events.jsonl").exists():
+    events = tmp_path / "broken" / "events.jsonl"
+    with winnow(*common, str(tmp_path / "broken")) as process:
+        eventually(
+            lambda: events.exists() or process.poll() is not None,
+            "the process created no event log",
+            every=0.005,
+        )
         assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    process.kill()
-    process.communicate()
+        process.kill()
     run_here(capsys, *common, str(tmp_path / "broken"), "--resume")
     run_here(capsys, *common, str(tmp_path / "whole"))
     assert settled(tmp_path / "broken") == settled(tmp_path / "whole")

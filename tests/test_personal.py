@@ -2,7 +2,6 @@
 
 import gc
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
 
+from child_processes import running
 from test_kill import kill_after_a_checkpoint, settled
 from textbook import samples
 from winnow.api import compare, run
@@ -364,8 +364,8 @@ def test_heads_survive_a_kill(tmp_path: Path) -> None:
         options += ["--set", each]
     often = "import winnow.experiment.run as run; run.CHECKPOINT_SECONDS = 0.0; from winnow.cli import main; main()"
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = subprocess.Popen([sys.executable, "-c", often, "run", "demo", *options, "--out", str(broken)])
-    assert kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", 0, 0.05), "it was over too soon"
+    with running([sys.executable, "-c", often, "run", "demo", *options, "--out", str(broken)]) as process:
+        assert kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", 0, 0.05), "it was over too soon"
     for arguments in (["run", str(broken), "--resume", "--quiet"], ["run", "demo", *options, "--out", str(whole)]):
         with pytest.raises(SystemExit) as left:
             main(arguments)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import winnow
+from child_processes import running
 from command_line import call
-from waiting import eventually
+from waiting import PATIENCE, eventually
 from winnow.core import ConfigError
 from winnow.tracking import Tracker
 from winnow.tracking.tensorboard_tracker import TensorBoardTracker
@@ -102,7 +103,7 @@ def test_a_run_is_followed_until_it_is_finished(tmp_path: Path) -> None:
     )
     follower.start()
     winnow.run("demo", rounds=3, out=folder, resume=True)
-    follower.join(timeout=60)
+    follower.join(timeout=PATIENCE)
     assert rows == [4]
     assert_same(shown_by_tensorboard(tmp_path / "followed"), written(folder))
 
@@ -113,9 +114,8 @@ def test_a_follower_that_is_killed_is_started_again_and_doubles_nothing(tmp_path
     winnow.run("demo", rounds=3, out=folder)
     (folder / "result.json").unlink()  # unfinished again
     command = [sys.executable, "-m", "winnow.cli", "export", str(folder), "--tensorboard", str(logs), "--follow"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as follower:
+    with running(command, stdout=subprocess.DEVNULL):
         eventually(lambda: any(file.stat().st_size > 200 for file in logs.rglob("events*")), "nothing was written")
-        follower.kill()
     winnow.run("demo", rounds=5, out=folder, resume=True)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert_same(shown_by_tensorboard(logs / "followed"), written(folder))

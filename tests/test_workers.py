@@ -15,14 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from child_processes import running
+from waiting import PATIENCE
 from winnow.core import AnyEvent, ConfigError, ModelError, Outcome, Reply, RoundFinished, SiteError, Task, WinnowError
 from winnow.simulate import ForkedWorkers, WorkerPool, handle_in_chunks
 from winnow.simulate.cohort_chunks import assign_chunks, split_cohort
 from winnow.simulate.out_of_band_pickling import PickledValue, pack, unpack
 from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerLost, WorkerReady
 from world import experiment, prepared
-
-PATIENCE = 30.0
 
 RAGGED = ("select.count=7", "data.partition.name=dirichlet", "model.hidden=[37, 11]", "local.batch_size=16")
 """Clients of many sizes and layers of odd ones: here the last bits do depend on who is trained together."""
@@ -288,27 +288,26 @@ with pool_of({{"train": sleep}}) as pool:
 class TestTheParent:
     @staticmethod
     @contextmanager
-    def running() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    def slow_run() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         script = SLOW_RUN.format(tests=str(Path(__file__).parent))
-        process = subprocess.Popen(
+        with running(
             [sys.executable, "-c", script],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
-        with process:
+        ) as process:
             assert process.stdout is not None
             yield process, [int(process.stdout.readline()) for _ in range(2)]
 
     def test_workers_die_with_a_parent_that_is_killed_even_at_their_work(self) -> None:
-        with self.running() as (process, workers):
+        with self.slow_run() as (process, workers):
             process.kill()
             process.wait(PATIENCE)
         assert all(gone(worker) for worker in workers)
 
     def test_an_interrupt_is_the_parents_alone(self) -> None:
-        with self.running() as (process, workers):
+        with self.slow_run() as (process, workers):
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
             _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode in (-signal.SIGINT, 130)

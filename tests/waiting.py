@@ -9,11 +9,15 @@ PATIENCE = 120.0
 
 
 def eventually(
-    look: Callable[[], Any], why: str | Callable[[], str] = "it never was", seconds: float = PATIENCE
+    look: Callable[[], Any],
+    why: str | Callable[[], str] = "it never was",
+    seconds: float = PATIENCE,
+    *,
+    every: float = 0.02,
 ) -> Any:
-    """What `look` finds once it finds something; `why` says what is missing otherwise."""
+    """Return what `look` finds as soon as it finds something; `why` says what is missing otherwise."""
     until = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < until, why if isinstance(why, str) else why()
-        time.sleep(0.02)
+        time.sleep(every)
     return found
