@@ -1,6 +1,5 @@
 """The commands put together, and what becomes of an error."""
 
-import atexit
 import gc
 import sys
 import warnings
@@ -230,8 +229,6 @@ app.command(rich_help_panel=CATALOGUES)(version)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave: 0 all is well, 1 a part failed, 2 the user can mend it, 130 interrupted."""
     gc.set_threshold(50_000)  # imports make many objects and no garbage: looking less often saves a fifth of a second
-    if arguments is None:
-        atexit.register(_end_quickly)
     given = sys.argv[1:] if arguments is None else arguments
     try:
         with _warnings_in_one_line():
@@ -239,27 +236,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = app(given, prog_name="winnow", standalone_mode=False)
     except typer.Abort:  # the input ended where an answer was needed
         print("winnow: aborted", file=sys.stderr)
-        sys.exit(1)
+        code = 1
     except Exception as error:
         line = _one_line(error)
         if line is None:
             raise
         if line:
             print(f"winnow: error: {_printable(line)}", file=sys.stderr)
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
-    sys.exit(2)  # not above, or the error's frames would live on: DuckDB complains of connections that do
-
-
-def _end_quickly() -> None:
-    """Keep Python from going through everything that was loaded once more: with torch that takes half a second.
-
-    But DuckDB complains, in fifty lines, of connections that are left: frames of errors that were told have some.
-    """
-    if "duckdb" in sys.modules:
-        gc.collect()
-    else:
-        gc.freeze()
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextmanager

@@ -146,4 +146,6 @@ def _progress(console: "Console") -> "Iterator[Callable[[AnyEvent], None]]":
         yield on_event
     finally:
         begin.cancel()
+        if begin.is_alive():  # it may be starting the display
+            begin.join()
         status.stop()

@@ -1,5 +1,6 @@
 """How the files of the known sets are read."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ EMNIST_FILES = tuple(
 
 
 def read_digits(_: Path) -> RawDataSet:
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - importing scikit-learn takes a second
-
-    digits = load_digits()
-    return RawDataSet(x=digits.images[:, None], y=digits.target.astype(np.int64), classes=10)
+    """Read scikit-learn's file without the package: importing it takes a second and loads pandas, too."""
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    folder = Path(package.submodule_search_locations[0])
+    rows = np.loadtxt(folder / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return RawDataSet(x=rows[:, :-1].reshape(-1, 1, 8, 8), y=rows[:, -1].astype(np.int64), classes=10)
 
 
 def read_gas_turbine(folder: Path) -> RawDataSet:

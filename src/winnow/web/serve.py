@@ -71,9 +71,12 @@ def serve_pages(page_sets: Sequence[PageSet], *, host: str, port: int, on_ready:
         access = Access.loopback(listener.getsockname()[1], key)
         config = pages_config(create_app(access, page_sets), MAX_CONNECTIONS)
         gc.freeze()  # what was loaded stays; to go through it again and again is a fifth of a large comparison
-        on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
-        with suppress(KeyboardInterrupt):  # which is how it ends
-            uvicorn.Server(config).run(sockets=[listener])
+        try:
+            on_ready(f"http://{_shown_address(listener)}/?token={access.token}")
+            with suppress(KeyboardInterrupt):  # which is how it ends
+                uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            gc.unfreeze()  # at exit the interpreter frees everything that was loaded
 
 
 def pages_config(

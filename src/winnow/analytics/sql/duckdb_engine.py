@@ -1,7 +1,8 @@
 """DuckDB in memory: it reaches no file and no address, and no statement changes its settings."""
 
+import atexit
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, lru_cache
 from threading import Timer
 from typing import Any
@@ -33,21 +34,21 @@ MICROSECONDS_A_DAY = 86_400_000_000
 @contextmanager
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection of its own: what is added to it is temporary, and nobody else sees it."""
-    opened = _database().cursor()
-    limit = Timer(MAX_SECONDS, opened.interrupt)
-    limit.daemon = True
-    limit.start()
-    try:
-        yield opened
-    except duckdb.InterruptException:
-        raise DataError(f"the statement took longer than {MAX_SECONDS:,.0f} seconds; ask for less at once") from None
-    finally:
-        limit.cancel()
-        opened.close()
+    with closing(_database().cursor()) as opened:
+        limit = Timer(MAX_SECONDS, opened.interrupt)
+        limit.start()
+        try:
+            yield opened
+        except duckdb.InterruptException:
+            raise DataError(f"the statement took longer than {MAX_SECONDS:,.0f} seconds; ask for less at once") from None
+        finally:
+            limit.cancel()
+            limit.join()  # its thread refers to the connection
 
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
+    """Open the database that all connections share, until the process ends: it takes 15 ms, a connection 0.02 ms."""
     settings: dict[str, Any] = {
         "enable_external_access": "false",
         "autoinstall_known_extensions": "false",
@@ -60,6 +61,7 @@ def _database() -> duckdb.DuckDBPyConnection:
     }
     database = duckdb.connect(":memory:", config=settings)
     database.execute("SET lock_configuration = true")
+    atexit.register(database.close)
     return database
 
 

@@ -62,6 +62,7 @@ def _read_duckdb(url: str, table: str, columns: Sequence[str]) -> arrow.Table:
             raise DataError(f"{where} cannot be read ({type(error).__name__})") from error
         finally:
             timer.cancel()
+            timer.join()  # its thread refers to the connection
     check_rows(found.num_rows, len(columns), where)
     return found
 
