@@ -3,6 +3,9 @@
 Open descriptors, child processes and threads are compared before and after each test, and before and after each
 module for what its fixtures open. Whatever remains after `GRACE` seconds fails that test by name; garbage is then
 collected and a second look says whether the collector would have closed it.
+
+A gRPC channel connects, and connects again, when it must. Where a fixture of the module holds something open, sockets
+that remain after a test may thus be the fixture's: if they remain after the module, it is failed, and names the test.
 """
 
 import gc
@@ -13,7 +16,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Set
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -29,6 +32,10 @@ EXEMPT_THREADS = ("pydevd", "IPythonHistorySavingThread", "tqdm_monitor", "execn
 
 _of_the_session: set[str] = set()
 """What fixtures of the session have opened."""
+_sharing: set[str] = set()
+"""Fixtures that hold something open for several tests of the module at hand."""
+_opened_by: dict[str, str] = {}
+"""By socket: the test after which it remained, and which may have no part in it."""
 _reported: set[str] = set()
 """What a test was failed for already; its module is not failed for it again."""
 
@@ -58,29 +65,37 @@ def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object],
 ) -> Generator[None, object, object]:
     """What a fixture of the session opens is open until the session ends, whichever test asks for it first."""
-    if fixturedef.scope != "session":
+    if fixturedef.scope == "function":
         return (yield)
     before = opened()
     try:
         return (yield)
     finally:
-        _of_the_session.update(opened().keys() - before.keys())
+        new = opened().keys() - before.keys()
+        if fixturedef.scope == "session":
+            _of_the_session.update(new)
+        elif new:
+            _sharing.add(fixturedef.argname)
 
 
 @pytest.fixture(autouse=True)
 def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from _compared(request.node.nodeid)
+    yield from _compared(request.node.nodeid, of_module=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_leaks_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from _compared(f"{request.node.nodeid} (fixtures of the module)")
+    _sharing.clear()
+    yield from _compared(f"{request.node.nodeid} (fixtures of the module)", of_module=True)
+    _sharing.clear()
 
 
-def _compared(name: str) -> Iterator[None]:
+def _compared(name: str, *, of_module: bool) -> Iterator[None]:
     before = opened()
     yield
-    remaining = _remaining(before)
+    shared = set() if of_module or not _sharing else _sockets(opened()) - before.keys()
+    _opened_by.update({key: name for key in shared if key not in _opened_by})
+    remaining = _remaining(before.keys() | shared)
     if not remaining:
         return
     with warnings.catch_warnings():
@@ -88,16 +103,23 @@ def _compared(name: str) -> Iterator[None]:
         gc.collect()
     still = opened()
     lines = [
-        f"  {what}" + ("" if key in still else " (closed by the garbage collector)") for key, what in remaining.items()
+        f"  {what}"
+        + (f", open after {_opened_by[key]}" if key in _opened_by else "")
+        + ("" if key in still else " (closed by the garbage collector)")
+        for key, what in remaining.items()
     ]
     _reported.update(remaining)
     pytest.fail(f"{name} leaks:\n" + "\n".join(sorted(lines)), pytrace=False)
 
 
-def _remaining(before: Opened, seconds: float = GRACE) -> Opened:
+def _sockets(found: Opened) -> set[str]:
+    return {key for key in found if " socket:" in key}
+
+
+def _remaining(before: Set[str], seconds: float = GRACE) -> Opened:
     """What is open now and was not before, once the grace is over."""
     until = time.monotonic() + seconds
-    known = before.keys() | _reported | _of_the_session
+    known = before | _reported | _of_the_session
     while new := {key: what for key, what in opened().items() if key not in known}:
         if time.monotonic() >= until:
             break
