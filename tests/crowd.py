@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from support.needs import data_set
 from winnow.analytics.truth.answer_arrays import AnswerArrays
 from winnow.analytics.truth.crowd_answers import CrowdAnswers, read_answers
 from winnow.analytics.truth.truth_terms import TruthTerms, agree_on_terms
@@ -39,9 +39,7 @@ def made_up_numbers(workers: int = 6, items: int = 20, seed: int = 0) -> AnswerA
 
 def crowd_set(folder: Path, name: str) -> tuple[CrowdAnswers, np.ndarray]:
     """A set of `crowd` in the data folder, and the truth of each item."""
-    place = folder / "crowd" / name
-    if not place.is_dir():
-        pytest.skip(f"{place} is missing")
+    place = data_set(folder, f"crowd/{name}")
     numeric = (place / "answer.csv").exists()
     if numeric:
         crowd = read_answers(place / "answer.csv", item="question", worker="worker", label="answer", numeric=True)

@@ -210,7 +210,6 @@ def test_a_layer_is_profiled_under_its_own_name() -> None:
 
 
 def test_dp_sgd_trains_a_model_with_two_inputs() -> None:
-    pytest.importorskip("opacus")
     private = run(model=network("dict"), algorithm="fedavg", client={"name": "dp-sgd", "noise_multiplier": 0.5})
     assert private.summary.rounds == 3
 

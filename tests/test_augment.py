@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.needs import GPU
 from winnow.learn import augment
 from winnow.learn.augment_images import cropped, distorted, shifted
 from winnow.learn.sample_draws import SampleDraws, client_keys
@@ -100,7 +101,7 @@ def test_two_views_differ():
         assert not torch.equal(augment.view(x, same), augment.view(x, same))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@GPU.unless(torch.cuda.is_available())
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_devices_agree(kind, change):

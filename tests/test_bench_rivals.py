@@ -11,6 +11,7 @@ from bench.rivals.contenders import CONTENDERS, Places, Rival
 from bench.rivals.measure import FailedError, Start, measure, tree_bytes
 
 from child_processes import running
+from support.needs import PROC
 
 CONTENDER = """
 import json, sys, time
@@ -24,7 +25,7 @@ for number in range(6):
         file.write(json.dumps({"kind": "round", "metric": number / 10}) + "\\n")
 """
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
+pytestmark = PROC.unless(Path("/proc/self/statm").exists())
 
 
 def start(folder, program, *arguments):

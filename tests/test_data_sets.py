@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
+from support.needs import DATA
 from winnow.core import DataError
 from winnow.data import DataSettings, catalogue, data_directories, federate, from_arrays, load
 
@@ -27,7 +28,7 @@ def real(data_directory):
 
     def directory(name):
         if not next(each for each in catalogue(data_directory) if each.name == name).present:
-            pytest.skip(f"{name} is not in {data_directory}")
+            DATA.skip(f"{name} is not in {data_directory}")
         return data_directory
 
     return directory

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tenseal
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,14 +32,11 @@ from winnow.experiment.build_simulation import PreparedRun, prepare_run
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.learn.profile_by_class import ClassProfile, class_divergence
 from winnow.learn.representation_profile import Profile, divergence
+from winnow.privacy import ckks
+from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read_profile, seal_profile, unit_of
+from winnow.privacy.encrypted_profile_server import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES, EncryptedReference
+from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise
 from world import blobs, experiment, prepared
-
-tenseal = pytest.importorskip("tenseal")
-
-from winnow.privacy import ckks  # noqa: E402
-from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read_profile, seal_profile, unit_of  # noqa: E402
-from winnow.privacy.encrypted_profile_server import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES, EncryptedReference  # noqa: E402
-from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise  # noqa: E402
 
 HOLDER = 2
 WORLD = (f"reference_clients=[{HOLDER}]", "select.alpha=5")

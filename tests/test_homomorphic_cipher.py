@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import encrypted_sum
 
-pytest.importorskip("tenseal", reason="needs the extra `encryption`")
-
 SECRET = encrypted_sum.make_keys()
 KEY = ckks.public_part(SECRET, to_compute=False)
 PUBLIC = ckks.read_context(KEY)

@@ -32,8 +32,6 @@ from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
-pytest.importorskip("tenseal", reason="needs the extra `encryption`")
-
 HOMOMORPHIC = ("collect={name='homomorphic', key_holder=1}", "select.count=5")
 
 

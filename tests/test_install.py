@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import winnow
+from support.needs import PROCESSOR
 from winnow.core.installed_package import install_command
 from winnow.learn.stack.native import load_or_compile_kernels
 from winnow.learn.stack.native.kernel_compilation import LEVELS, packaged_name
@@ -71,9 +72,7 @@ def test_nobody_is_told_to_install_a_stranger_s_package() -> None:
 
 # The wheel ------------------------------------------------------------------------------------------------------------
 
-with_kernels = pytest.mark.skipif(
-    platform.machine() not in LEVELS, reason="wheels have no kernels for this architecture"
-)
+with_kernels = PROCESSOR.unless(platform.machine() in LEVELS)
 
 
 def kernels_of_a_wheel(folder: Path, real: str = "float") -> list[Path]:
@@ -82,7 +81,7 @@ def kernels_of_a_wheel(folder: Path, real: str = "float") -> list[Path]:
     features = frozenset(load_or_compile_kernels.processor_description().split())
     level = next((level for level in LEVELS[platform.machine()] if level.features <= features), None)
     if level is None:
-        pytest.skip("wheels have no kernels for this processor")
+        PROCESSOR.skip("wheels have no kernels for this one")
     paths = [folder / packaged_name(level, real, lanes, load_or_compile_kernels.SOURCE) for lanes in level.lanes(real)]
     compiler = load_or_compile_kernels.find_compiler()
     assert compiler is not None
@@ -134,12 +133,10 @@ def test_kernels_that_others_could_have_written_are_not_loaded(installed: list[P
         load_or_compile_kernels.load_kernels("float")
 
 
-@with_kernels
+@PROCESSOR.unless(platform.machine() == "x86_64")
 def test_a_processor_that_can_do_less_gets_no_code_that_it_cannot_run(
     installed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if platform.machine() != "x86_64":
-        pytest.skip("one file serves all others")
     monkeypatch.setattr(load_or_compile_kernels, "processor_description", lambda: "flags: sse4_2")
     with pytest.raises(load_or_compile_kernels.NativeUnavailableError, match=r"^no C\+\+ compiler found"):
         load_or_compile_kernels.load_kernels("float")

@@ -431,9 +431,10 @@ def test_a_folder_without_anything_at_the_server_is_one_line(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray = pytest.importorskip("ray", reason="needs the extra ray")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, while it starts
+        warnings.simplefilter("ignore")  # Ray's own, while it is imported and starts
+        import ray
+
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

@@ -21,7 +21,6 @@ from winnow.core import Cost, RoundFinished, WinnowError
 from winnow.progress.live_display import Progress
 from winnow.report.svg_line_chart import POINTS_UP_TO, svg_line_chart
 
-pytest.importorskip("nbclient")
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 QUICK = "ask-a-question"

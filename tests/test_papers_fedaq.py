@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
@@ -106,8 +107,7 @@ def test_a_target_counts_when_it_is_first_reached() -> None:
 @pytest.mark.slow(part="science")
 def test_fedaq_needs_less_than_half_of_fedpaq_s_rounds_and_quantisation_costs_none(data_directory: Path) -> None:
     """29 rounds against 148 on the published seeds; this one is neither published nor tuned with."""
-    if not (data_directory / "mnist").is_dir():
-        pytest.skip(f"mnist is not in the data folder {data_directory}")
+    data_set(data_directory, "mnist")
     table, methods = setting("logistic"), {method.name: method for method in METHODS}
 
     def rounds_to_target(name: str, most: int) -> int | None:

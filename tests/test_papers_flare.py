@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call
+from support.needs import data_set
 from winnow.papers import PAPERS, MeasuredResultLine, ReproductionOptions, RunResultLine, plan_reproduction, read_lines
 from winnow.papers.flare.tuned_methods import METHODS, TUNING, TUNING_SEED
 from winnow.papers.result_json_lines import ResultLine, lines_by_key
@@ -77,8 +78,7 @@ def test_figure_4_runs_its_search_first_and_then_what_it_chose(
 @pytest.mark.slow(part="science")
 def test_split_learning_is_as_good_as_one_network_in_one_place(data_directory: Path) -> None:
     """A reduced case of fig6: one epoch of MNIST; the page has three, and three seeds."""
-    if not (data_directory / "mnist").is_dir():
-        pytest.skip("MNIST is not here")
+    data_set(data_directory, "mnist")
     item = next(item for item in PAPER.items if item.name == "fig6-mnist")
     lines = {
         line.row: line.values["accuracy"]
@@ -94,8 +94,7 @@ def test_split_learning_is_as_good_as_one_network_in_one_place(data_directory: P
 def test_statistics_are_those_of_the_pooled_rows(
     data_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not (data_directory / "tabular").is_dir():
-        pytest.skip("Adult is not here")
+    data_set(data_directory, "tabular")
     call(capsys, "reproduce", "flare", "fig7", "--data", str(data_directory), "--out", str(tmp_path))
     (age, *_) = read_lines(tmp_path / "results.jsonl")
     assert isinstance(age, MeasuredResultLine)

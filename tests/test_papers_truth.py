@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from command_line import call
 from crowd import made_up
+from support.needs import data_set
 from winnow.papers import PAPERS, ReproductionOptions, read_lines
 from winnow.papers.result_json_lines import lines_by_key
 from winnow.papers.truth.known_truth import accuracy, read_crowd
@@ -59,9 +60,7 @@ KEPT_ACCURACY = {
 
 @pytest.mark.parametrize("name", KEPT_ACCURACY)
 def test_kept_vectors_are_as_accurate_on_real_crowds_as_another_program_found(name: str, data_directory: Path) -> None:
-    folder = data_directory / "crowd" / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is missing")
+    folder = data_set(data_directory, f"crowd/{name}")
     crowd, truth = read_crowd(folder)
     for loss, expected in KEPT_ACCURACY[name].items():
         kept, adaptive = (
@@ -79,9 +78,7 @@ def test_kept_vectors_are_as_accurate_on_real_crowds_as_another_program_found(na
 
 @pytest.mark.parametrize("name", ["rte", "SP_amt", "MS"])
 def test_the_difference_of_sums_finds_no_more_of_a_leavers_items_than_guessing(name: str, data_directory: Path) -> None:
-    folder = data_directory / "crowd" / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is missing")
+    folder = data_set(data_directory, f"crowd/{name}")
     answers = read_crowd(folder)[0].arrays
     leavers = np.unique(answers.workers)[::3]
     guessed = np.mean([len(items_of(answers, leaver)) / answers.item_count for leaver in leavers])
@@ -93,9 +90,7 @@ def test_the_difference_of_sums_finds_no_more_of_a_leavers_items_than_guessing(n
 
 def test_what_leaves_the_trend_gives_a_leaver_away_but_not_within_three_iterations(data_directory: Path) -> None:
     """The limit of kept vectors, as the docs tell it."""
-    folder = data_directory / "crowd" / "MS"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is missing")
+    folder = data_set(data_directory, "crowd/MS")
     answers = read_crowd(folder)[0].arrays
     leavers = np.unique(answers.workers)
     guessed = np.mean([len(items_of(answers, leaver)) / answers.item_count for leaver in leavers])

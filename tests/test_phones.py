@@ -21,8 +21,6 @@ from winnow.papers.phones.text_phones import PHONES, phone_numbers, phones_of_wo
 from winnow.privacy.dp.branch_update import RELEASED, clipped_sum
 from world import prepared
 
-pytest.importorskip("opacus", reason="needs the extra `privacy`")
-
 FRAMES, BANDS, WORDS, LENGTH = 4, 3, 5, 8
 SMALL = "model={name='phones', frames=4, bands=3, vocabulary=20, words=5, phones=10, width=4}"
 SETS = (

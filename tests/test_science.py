@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from selection_rates import selections_by_condition
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import Result, run_experiment
@@ -20,15 +21,10 @@ def run(preset: str, data: Path, algorithm: str, seed: int, rounds: int, *sets: 
     )
 
 
-def needs(data: Path, folder: str) -> None:
-    if not (data / folder).is_dir():
-        pytest.skip(f"{folder} is not in the data folder {data}")
-
-
 @pytest.mark.slow(part="science")
 def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) -> None:
     """Table 1 of the paper: 47.7 minutes and 4.59 Wh for 82 rounds of 10 clients, so 35 s a round, 20 J a client."""
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     seconds, joules = [], []
     for seed in range(2_000, 2_005):
         summary = run("gas-turbine", data_directory, "fedavg", seed, 20).summary
@@ -40,7 +36,7 @@ def test_the_cost_of_fedavg_on_gas_turbine_is_the_paper_s(data_directory: Path) 
 
 @pytest.mark.slow(part="science")
 def test_polluted_sensors_are_hardly_invited(data_directory: Path) -> None:
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     invited = selections_by_condition(run("gas-turbine", data_directory, "fedprof", UNPUBLISHED_SEEDS[0], 40))
     assert invited["pollution"] < 0.05 * invited["clean"]
     assert 0.2 * invited["clean"] < invited["noise"] < invited["clean"]
@@ -55,7 +51,7 @@ def test_gas_turbine_beats_the_rival(
     data_directory: Path, prof: str, rival: str, length: int, best: float, rounds: int
 ) -> None:
     """Ahead of the paper's best values: in partial aggregation after half of its rounds, in full after all of them."""
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     ours, theirs = (
         [run("gas-turbine", data_directory, algorithm, seed, length).summary for seed in UNPUBLISHED_SEEDS]
         for algorithm in (prof, rival)
@@ -69,7 +65,7 @@ def test_gas_turbine_beats_the_rival(
 @pytest.mark.slow(part="science")
 def test_mnist_reaches_the_target_ahead_of_the_rival(data_directory: Path) -> None:
     """At the paper's learning rate."""
-    needs(data_directory, "mnist")
+    data_set(data_directory, "mnist")
     ours = run("mnist", data_directory, "fedprof", UNPUBLISHED_SEEDS[0], 26, "local.learning_rate=0.005")
     theirs = run("mnist", data_directory, "fedavg-rp", UNPUBLISHED_SEEDS[0], 26, "local.learning_rate=0.005")
     assert ours.summary.rounds_to_target is not None
@@ -110,7 +106,7 @@ def means(data: Path, algorithm: str, rounds: int) -> dict[str, float]:
 @pytest.mark.slow(part="science")
 def test_in_the_partial_group_of_table_1_fedprof_is_first_of_tuned_rivals(data_directory: Path) -> None:
     """In score, on the reference set and on the test set, in rounds to 0.80, at first and sustained, and in energy."""
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     ours = means(data_directory, "fedprof", 40)
     for rival in PARTIAL_RIVALS:
         theirs = means(data_directory, rival, 40)
@@ -124,7 +120,7 @@ def test_in_the_partial_group_of_table_1_fedprof_is_first_of_tuned_rivals(data_d
 @pytest.mark.slow(part="science")
 def test_in_the_full_group_of_table_1_fedprof_needs_half_of_the_rounds(data_directory: Path) -> None:
     """23 rounds to 0.80 against 65 and 63, and 1.29 Wh against 3.60 and 3.05."""
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     ours = means(data_directory, "fedprof-full", 60)
     for rival in ("fedavg", "cfcfm"):
         theirs = means(data_directory, rival, 60)
@@ -137,7 +133,7 @@ def test_in_the_full_group_of_table_1_fedprof_needs_half_of_the_rounds(data_dire
 @pytest.mark.slow(part="science")
 def test_fedprof_passes_over_polluted_sensors_and_selects_noisy_ones_half_as_often(data_directory: Path) -> None:
     """0.00 and about 0.5 of a clean sensor's rate, in the tables of both groups; uniform selection has 1."""
-    needs(data_directory, "gas_turbine")
+    data_set(data_directory, "gas_turbine")
     for algorithm, low, high in (("fedprof", 0.35, 0.75), ("fedprof-full", 0.35, 0.75), ("fedavg-rp", 0.85, 1.15)):
         shares: dict[str, list[float]] = {"pollution": [], "noise": []}
         for seed in UNPUBLISHED_SEEDS:
@@ -151,7 +147,7 @@ def test_fedprof_passes_over_polluted_sensors_and_selects_noisy_ones_half_as_oft
 @pytest.mark.slow(part="science")
 def test_in_the_partial_group_of_table_2_fedprof_is_first_at_the_target(data_directory: Path) -> None:
     """4.7 rounds to 0.90 where the others take 7.3 to 12; one seed."""
-    needs(data_directory, "mnist")
+    data_set(data_directory, "mnist")
     ours = run("mnist", data_directory, "fedprof", UNPUBLISHED_SEEDS[0], 12)
     needed = ours.summary.rounds_to_target
     assert needed is not None

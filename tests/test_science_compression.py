@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import run_experiment
@@ -31,8 +32,7 @@ Reached: TypeAlias = Callable[[CompressionCode], float]
 @pytest.fixture(scope="module")
 def reached(data_directory: Path) -> Reached:
     """The accuracy with a code, each run once for all tests."""
-    if not (data_directory / "mnist").is_dir():
-        pytest.skip(f"mnist is not in the data folder {data_directory}")
+    data_set(data_directory, "mnist")
 
     @cache
     def final_accuracy(code: CompressionCode) -> float:

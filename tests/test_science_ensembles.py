@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.needs import DATA
 from winnow.data import catalogue
 from winnow.papers import PAPERS, ReproductionOptions
 from winnow.papers.ensemble.rival_table import RivalTable
@@ -13,7 +14,7 @@ SEED, ROUNDS = 77, 40
 def test_on_movielens_it_is_not_the_clusters_that_help() -> None:
     """Leaves by occupation are no better than one model of a leaf's size, and four models by everybody are ahead."""
     if "movielens" not in {each.name for each in catalogue() if each.present}:
-        pytest.skip("MovieLens is not here")
+        DATA.skip("MovieLens is missing")
     item = next(each for each in PAPERS["ensemble"].items if each.name == "movielens")
     assert isinstance(item, RivalTable)
     rows = {row.name: row for row in item.rows}

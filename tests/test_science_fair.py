@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from selection_rates import selections_by_condition
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import Result, run_experiment
@@ -31,8 +32,7 @@ def mnist(data_directory: Path) -> RunInputs:
 
 
 def inputs(data: Path, folder: str) -> RunInputs:
-    if not (data / folder).is_dir():
-        pytest.skip(f"{folder} is not in the data folder {data}")
+    data_set(data, folder)
     return RunInputs(data_directory=data)
 
 

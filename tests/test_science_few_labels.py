@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from selection_rates import selections_by_condition
-from test_science import needs
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.experiment.build_training_workflow import RunInputs
 from winnow.experiment.run import Result, run_experiment
@@ -19,7 +19,7 @@ TWO_CLASSES = ("data.partition={name='classes', per_client=2}", *SHORT)
 
 
 def run(data: Path, algorithm: str, *settings: str, preset: str = "few-labels-mnist", seed: int = SEED) -> Result:
-    needs(data, "mnist")
+    data_set(data, "mnist")
     experiment = resolve(preset, sets=settings, algorithm=algorithm, seed=seed)
     return run_experiment(experiment, inputs=RunInputs(data_directory=data))
 

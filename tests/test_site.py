@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mkdocs")
 ROOT = Path(__file__).parents[1]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cohort_training import train
+from support.needs import GPU
 from winnow.core import RoundFinished
 from winnow.experiment import build_simulation
 from winnow.experiment.build_simulation import PreparedRun, prepare_run
@@ -30,7 +31,7 @@ from winnow.runs.event_log import encode_event
 from world import blobs, experiment
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    GPU.unless(torch.cuda.is_available()),
     pytest.mark.filterwarnings("ignore:RNN module weights"),  # torch's own, about speed, in the trial of the LSTM
 ]
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,11 +31,6 @@ from winnow.learn.stack import (
 from winnow.learn.stack.native import load_or_compile_kernels
 
 CROSS_ENTROPY = LOSSES["cross-entropy"]
-
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in load_or_compile_kernels.COMPILERS),
-    reason="there is no C++ compiler on this machine",
-)
 
 
 def in_single_precision(data: TensorData) -> TensorData:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cohort_training import train
-from test_stack_native import in_single_precision, pytestmark  # noqa: F401  # the mark skips where there is no compiler
+from test_stack_native import in_single_precision
 from test_stack_training import CROSS_ENTROPY, MODELS, SIZES, make_data, plain_optimiser
 from winnow.core import ModelError, stream
 from winnow.learn.accelerated_sgd import AcceleratedSgd

@@ -5,9 +5,12 @@ import math
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 
 import winnow
@@ -21,8 +24,6 @@ from winnow.tracking.track_run import export_run
 from winnow.tracking.tracker import TrackWriter
 
 ROUNDS = 4
-pytest.importorskip("tensorboard")
-mlflow = pytest.importorskip("mlflow")
 
 
 @pytest.fixture(scope="module")
@@ -73,23 +74,33 @@ def test_tensorboard_shows_a_run_while_it_goes_on_and_afterwards(run: Path, tmp_
     assert_same(shown_by_tensorboard(tmp_path / "logs" / "mine"), written(run))
 
 
+@contextmanager
+def mlflow_client(uri: str) -> Iterator[Any]:
+    """Ask a database of MLflow, and close its connections, which MLflow would keep."""
+    client = mlflow.tracking.MlflowClient(tracking_uri=uri)
+    try:
+        yield client
+    finally:
+        client._tracking_client.store.engine.dispose()
+
+
 @pytest.mark.slow(part="docs")
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own
 def test_mlflow_takes_every_number_once_and_fills_what_a_kill_left_out(run: Path, tmp_path: Path, capsys: Any) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    client = mlflow.tracking.MlflowClient(tracking_uri=uri)
     for _ in range(2):
         done = call(capsys, "export", run, "--mlflow", uri)
         assert done.code == 0, done.err
-    place = client.get_experiment_by_name("winnow").experiment_id
-    (tracked,) = client.search_runs([place])
-    assert tracked.info.status == "FINISHED"
-    assert tracked.data.params["local.learning_rate"]
-    shown: dict[tuple[str, int], float] = {}
-    for name in tracked.data.metrics:
-        for each in client.get_metric_history(tracked.info.run_id, name):
-            assert (name, each.step) not in shown
-            shown[name, each.step] = each.value
+    with mlflow_client(uri) as client:
+        place = client.get_experiment_by_name("winnow").experiment_id
+        (tracked,) = client.search_runs([place])
+        assert tracked.info.status == "FINISHED"
+        assert tracked.data.params["local.learning_rate"]
+        shown: dict[tuple[str, int], float] = {}
+        for name in tracked.data.metrics:
+            for each in client.get_metric_history(tracked.info.run_id, name):
+                assert (name, each.step) not in shown
+                shown[name, each.step] = each.value
     assert_same(shown, written(run))
 
 

@@ -10,6 +10,7 @@ import pytest
 import xgboost
 from sklearn.metrics import roc_auc_score
 
+from support.needs import data_set
 from test_fit_real_tables import credit
 from tree_rows import in_bins, pooled_booster, same_nodes, trees_in
 from winnow.analytics.permissions import PERMISSIONS
@@ -42,9 +43,7 @@ def adult_with_gaps(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 @pytest.fixture(scope="module", params=["adult", "credit"])
 def table(request: pytest.FixtureRequest, data_directory: Path) -> tuple[str, Table]:
-    folder = data_directory / "tabular"
-    if not folder.is_dir():
-        pytest.skip("the tables are not here")
+    folder = data_set(data_directory, "tabular")
     parts = adult_with_gaps(folder) if request.param == "adult" else credit(folder)
     names = [f"c{place}" for place in range(parts[0].shape[1] - 1)]
     train, test = (part.set_axis([*names, "y"], axis=1).astype(float) for part in parts)

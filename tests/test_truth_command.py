@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import winnow
@@ -278,7 +279,6 @@ def test_files_that_are_no_answers_get_one_line(
 
 
 def test_cells_of_objects_may_be_missing_or_no_text() -> None:
-    pandas = pytest.importorskip("pandas")
     cells = {"item": [1.0, 1.0, 2.0, 2.0], "worker": ["a", "b", "a", "b"], "label": [1.5, 1.5, float("inf"), None]}
     report = winnow.truth(pandas.DataFrame({**cells, "label": pandas.array([1, 0, 1, None], "Int64")}), labels=[0, 1])
     assert [*report.truth] == ["1", "2"]

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from bench.ui import finished_round, write_run
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from support.needs import BROWSER
 from waiting import eventually
 from winnow.core import Selected
 from winnow.deploy.client.free_port import free_port
 from winnow.runs.event_log import encode_event
 
 CHROMIUM = Path("/usr/bin/chromium")
-pytest.importorskip("playwright", reason="the browser is driven by Playwright")
-if not CHROMIUM.exists():
-    pytest.skip("no Chromium: apt install chromium", allow_module_level=True)
-
-from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+pytestmark = BROWSER.unless(CHROMIUM.exists())
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from child_processes import running
+from support.needs import PROC
 from waiting import PATIENCE
 from winnow.core import AnyEvent, ConfigError, ModelError, Outcome, Reply, RoundFinished, SiteError, Task, WinnowError
 from winnow.simulate import ForkedWorkers, WorkerPool, handle_in_chunks
@@ -187,7 +188,7 @@ class TestPool:
         assert sum(map(len, kept)) == len(ours)
         assert os.sched_getaffinity(0) == ours
 
-    @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux to tell shared memory")
+    @PROC.unless(Path("/proc/self/smaps_rollup").exists())
     def test_the_data_are_not_copied(self) -> None:
         def own_memory() -> int:
             lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

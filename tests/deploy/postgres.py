@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
+from support.needs import POSTGRES
 
 PLACES = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), Path("/usr/local/bin"), Path("/usr/bin")]
 SETTINGS = "-c fsync=off -c listen_addresses='' -c max_connections=60 -c shared_buffers=16MB"
@@ -45,12 +45,12 @@ def cluster() -> Iterator[str]:
     """A running cluster; gives the address of its socket's folder."""
     found = binaries()
     if found is None:
-        pytest.skip("no PostgreSQL binaries on this machine")
+        POSTGRES.skip()
     folder = Path(tempfile.mkdtemp(prefix="winnow-pg-", dir=scratch_place()))
     try:
         become = unprivileged(folder)
     except LookupError:
-        pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        POSTGRES.skip("it does not run as root, and there is no user postgres")
     data, log = folder / "data", folder / "log"
     quietly([*become, found / "initdb", "-D", data, "-U", "winnow", "-A", "trust", "--no-sync"])
     options = f"{SETTINGS} -k {folder}"

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from support.needs import PORT_RANGES
 from winnow.deploy.client.free_port import free_port
 
 LOOPBACK = "127.0.0.1"
@@ -19,7 +20,7 @@ def confined(port: int) -> socket.socket:
         chosen.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("=I", port | port << 16))
     except OSError:
         chosen.close()
-        pytest.skip("this kernel does not let a socket say which ports it may get")
+        PORT_RANGES.skip()
     return chosen
 
 

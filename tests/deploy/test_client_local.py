@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import call
+from support.needs import data_set
 from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RunError
@@ -208,8 +209,7 @@ def test_commands_of_federations_say_what_to_install(
 
 @pytest.mark.slow(part="deploy")
 def test_fedprof_on_gas_turbine_over_five_sites_is_the_simulation(tmp_path: Path, data_directory: Path) -> None:
-    if not (data_directory / "gas_turbine").exists():
-        pytest.skip("the gas-turbine data are not on this machine")
+    data_set(data_directory, "gas_turbine")
     sets = ["engine.execution=loop", "data.clients=50"]
     experiment = resolve("gas-turbine", sets=sets, seed=3, rounds=10, algorithm="fedprof")
     run_experiment(experiment, inputs=RunInputs(data_directory=data_directory), out=tmp_path / "simulated")

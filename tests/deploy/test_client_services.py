@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 
+from support.needs import SYSTEMD
 from winnow.cli.app import app
 from winnow.learn.stack.native.load_or_compile_kernels import COMPILERS
 
@@ -56,10 +58,9 @@ def test_a_unit_is_hardened_and_leaves_the_sandbox_possible(path: Path) -> None:
     assert calls <= set(service["SystemCallFilter"].split())
 
 
+@SYSTEMD.unless(shutil.which("systemd-analyze") is not None)
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_finds_no_fault_in_a_unit(path: Path, tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("there is no systemd-analyze on this machine")
     there = tmp_path / "winnow"
     there.write_text("#!/bin/sh\n")
     there.chmod(0o755)
@@ -115,7 +116,6 @@ def test_the_container_files_steps_make_a_winnow_that_knows_its_commit(tmp_path:
 
 
 def test_the_compose_file_runs_two_servers_on_one_database() -> None:
-    yaml = pytest.importorskip("yaml")
     described = yaml.safe_load((FOLDER / "container" / "compose.yaml").read_text())
     servers = [each for name, each in described["services"].items() if name.startswith("server")]
     assert len(servers) == 2

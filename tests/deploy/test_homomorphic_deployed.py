@@ -24,8 +24,6 @@ from winnow.experiment.run import run_experiment
 from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 
-pytest.importorskip("tenseal", reason="needs the extra `encryption`")
-
 SETS = ("engine.execution=loop", "rounds=3", "select.count=5", "collect={name='homomorphic', key_holder=1}")
 
 

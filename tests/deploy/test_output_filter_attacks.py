@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 from siting import POLICY, Script, World, agent_at, deploy, serving, task
 
+from support.needs import SANDBOX
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.jobs.ipc_messages import FilterResult, PrepareJob, RunTask, TaskResult
 from winnow.deploy.jobs.output_filter import OutputFilter
@@ -20,9 +21,7 @@ from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.messages import Blob, ClientResult, DeployResult, SubmitResult
 from winnow.deploy.wire.safetensors_files import StoredArrays, write_arrays, write_parts
 
-pytestmark = pytest.mark.skipif(
-    isolation.sandbox_unavailable_reason() is not None, reason=str(isolation.sandbox_unavailable_reason())
-)
+pytestmark = SANDBOX.unless(isolation.sandbox_unavailable_reason() is None)
 
 SAMPLES, FEATURES = 40, 8
 SENT = {"w": torch.zeros(6), "seen": torch.tensor([7, 7])}

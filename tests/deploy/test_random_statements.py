@@ -14,6 +14,7 @@ from pyarrow import csv
 from table_world import TableWorld, running
 
 from real_statements import SUBJECTS, RandomStatement, Subject, asked_tables, asked_terms
+from support.needs import data_set
 from test_query import plain
 from winnow.analytics.program import run_plain
 from winnow.analytics.question import read_question
@@ -69,8 +70,8 @@ def pooled_answer(subject: Subject, statement: RandomStatement) -> list[tuple[An
 
 def subject_of(name: str, folder: Path, rows: int) -> Subject:
     needed = {"adult": "tabular", "taxi": "spatial", "movielens": "movielens"}.get(name)
-    if needed is not None and not (folder / needed).is_dir():
-        pytest.skip("the tables are not here")
+    if needed is not None:
+        data_set(folder, needed)
     return SUBJECTS[name](folder, rows)
 
 

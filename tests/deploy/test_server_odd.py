@@ -13,6 +13,7 @@ from postgres import fresh_database
 from serving import World, a_world, eventually, job_config, of, signed
 from sqlalchemy.exc import DataError
 
+from support.needs import SANDBOX
 from winnow.deploy.jobs.bundle_format import write_bundle
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.server import database_reads, user_commands
@@ -218,7 +219,7 @@ def test_a_runner_sees_its_own_data_and_nothing_of_the_servers_environment(
         assert "sees data ['turbine'], password None" in [line.text for line in lines_of(world)]
 
 
-@pytest.mark.skipif(sandbox_unavailable_reason() is not None, reason=f"no sandbox here: {sandbox_unavailable_reason()}")
+@SANDBOX.unless(sandbox_unavailable_reason() is None)
 def test_code_of_a_jobs_own_is_shown_its_own_data_alone(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

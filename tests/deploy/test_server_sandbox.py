@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 
+from support.needs import SANDBOX
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.jobs.ipc_messages import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
 from winnow.deploy.sandbox.child_entry_point import RUNNER_MODULE, LaunchSpec
@@ -15,9 +16,7 @@ from winnow.deploy.sandbox.job_process import IdleProcess, JobProcess
 from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.warm_runner import WarmRunner
 
-pytestmark = pytest.mark.skipif(
-    sandbox_unavailable_reason() is not None, reason=f"no sandbox here: {sandbox_unavailable_reason()}"
-)
+pytestmark = SANDBOX.unless(sandbox_unavailable_reason() is None)
 
 HOSTILE = """
 import ctypes, os, resource, socket, tempfile, time

@@ -15,6 +15,7 @@ from bench.deploy.world import working_in
 from serving import eventually
 
 from command_line import call
+from support.needs import MOUNTS
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import LocalFederation, log_path, start_process
@@ -155,7 +156,7 @@ def test_a_site_whose_disk_is_full_for_a_moment_is_asked_again(faults: Faults) -
     mounted = subprocess.run(mount, capture_output=True, check=False)
     try:
         if mounted.returncode:
-            pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+            MOUNTS.skip(mounted.stderr.decode().strip())
         fill(files / "filler")
         faults.start("site-2")
         faults.left_out("site-2", "No space left on device; it will be asked again")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bench.deploy.world import children, pss
 
+from support.needs import SANDBOX
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation, running_fork_server
 from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
@@ -75,11 +76,10 @@ def program(tmp_path: Path, preloaded: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path / "program.py"
 
 
+@SANDBOX.unless(sandbox_unavailable_reason() is None)
 def test_a_forked_worker_of_own_code_stands_behind_its_walls(
     tmp_path: Path, program: Path, limits: ProcessLimits
 ) -> None:
-    if reason := sandbox_unavailable_reason():
-        pytest.skip(reason)
     program.write_text(LOOK_AROUND)
     folder = tmp_path / "work"
     sandbox = Sandbox(read=[str(program)], write=[str(folder)])

@@ -15,6 +15,7 @@ import pytest
 from papers import a_project
 from siting import POLICY, WORKER, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
+from support.needs import SANDBOX
 from winnow.deploy.client.free_port import free_port
 from winnow.deploy.sandbox import isolation
 from winnow.deploy.sandbox.child_entry_point import OUTPUT_FILTER_MODULE
@@ -172,9 +173,7 @@ def test_a_killed_agents_processes_end_with_it(world: World, script: Script, ser
         wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers")
 
 
-@pytest.mark.skipif(
-    isolation.sandbox_unavailable_reason() is not None, reason=str(isolation.sandbox_unavailable_reason())
-)
+@SANDBOX.unless(isolation.sandbox_unavailable_reason() is None)
 @pytest.mark.parametrize(("own_code", "filters"), [(False, ""), (True, ""), (True, CLIP)])
 def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script, own_code: bool, filters: str) -> None:
     import numpy as np

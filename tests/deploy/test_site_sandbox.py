@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task
 
+from support.needs import SANDBOX
 from winnow.deploy.sandbox import isolation, landlock, seccomp
 from winnow.deploy.sandbox.linux_syscall_wrappers import SandboxError
 from winnow.deploy.site.job_processes import MAX_LINES_PER_TASK, REDACTED_FAILURE
@@ -20,9 +21,7 @@ NUMBERS = count()
 LIBC = "import ctypes; libc = ctypes.CDLL(None)"
 XATTR = "ctypes.byref((ctypes.c_uint64 * 2)())"
 PAIR = "import fcntl, socket; a, b = socket.socketpair()"
-needs_a_sandbox = pytest.mark.skipif(
-    isolation.sandbox_unavailable_reason() is not None, reason=str(isolation.sandbox_unavailable_reason())
-)
+needs_a_sandbox = SANDBOX.unless(isolation.sandbox_unavailable_reason() is None)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from test_ui_federation import Browser
 from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-pytest.importorskip("fastapi")
 
 from command_line import call
 from web_client import HERE, Answer, WebClient

@@ -17,7 +17,6 @@ from papers import kit_of
 from serving import PATIENCE, World, a_world, eventually, job_config
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-pytest.importorskip("fastapi")
 
 from command_line import call
 from web_client import Answer, WebClient

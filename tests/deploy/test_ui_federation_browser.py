@@ -4,8 +4,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 from test_ui_federation import HOSTILE, PAGES, HostileServer, World
 
+from support.needs import BROWSER
 from waiting import PATIENCE
 from winnow.web.serve import federation_page_sets, serve_pages
 
@@ -14,7 +16,7 @@ WIDTHS = {1440: "light", 375: "dark"}
 
 pytestmark = [
     pytest.mark.slow(part="deploy"),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed"),
+    BROWSER.unless(CHROMIUM.exists()),
 ]
 
 
@@ -37,7 +39,6 @@ def address(kits: Path, tmp_path: Path) -> str:
 
 
 def test_a_hostile_servers_pages_are_quiet_and_fit_every_screen(address: str) -> None:
-    sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
     base, wrong = address.partition("/?")[0], list[str]()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

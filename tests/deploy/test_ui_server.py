@@ -21,7 +21,6 @@ from test_ui_federation import ACTIONS, OTHER_POLICY, PAGES, TARGETS, with_polic
 from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-pytest.importorskip("fastapi")
 
 from winnow.core import ConfigError
 from winnow.deploy.client.connection import Connection

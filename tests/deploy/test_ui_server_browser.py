@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import uvicorn
+from playwright.sync_api import sync_playwright
 from serving import a_world, eventually, federation, job_config, project_of
 from test_ui_applications import Project, apply, written
 
+from support.needs import BROWSER
 from winnow.deploy.client.free_port import free_port
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -31,13 +33,13 @@ PAGES = ("/", "/jobs/job", "/sites", "/audit", "/budgets", "/applications", "/ap
 
 pytestmark = [
     pytest.mark.slow(part="deploy"),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed"),
+    BROWSER.unless(CHROMIUM.exists()),
 ]
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
