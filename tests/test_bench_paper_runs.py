@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from bench.paper_runs import main
 
+from support.needs import data_set
 from winnow.papers.result_json_lines import RunResultLine, lines_by_key, read_lines, write_lines
 
 
@@ -16,8 +17,7 @@ def lines(results: Path) -> list[RunResultLine]:
 def test_a_collected_part_of_a_run_is_replaced_by_the_whole(
     tmp_path: Path, data_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not (data_directory / "gas_turbine").exists():
-        pytest.skip("needs the gas turbine's data")
+    data_set(data_directory, "gas_turbine")
     command = ["paper_runs", "fedprof", "table1", "--algorithms", "fedavg-rp", "--rounds", "2"]
     command += ["--set", "engine.device=cpu", "--data", str(data_directory), "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", [*command, "--collect"])
@@ -38,8 +38,7 @@ def test_a_collected_part_of_a_run_is_replaced_by_the_whole(
 def test_a_row_waits_for_its_candidates_and_does_not_run_with_the_seed_of_tuning(
     tmp_path: Path, data_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not (data_directory / "mnist").exists():
-        pytest.skip("needs MNIST")
+    data_set(data_directory, "mnist")
     common = ["paper_runs", "few-labels", "mnist-predictions", "--rounds", "1", "--data", str(data_directory)]
     quick = ["--set", "data.open=100", "--set", "local.steps=1", "--set", "data.clients=2"]
     results = {rate: tmp_path / rate / "results.jsonl" for rate in ("0.01", "0.03", "0.1", "0.3")}

@@ -27,9 +27,10 @@ SETS = ("engine.chunk=2", "select.count=7", "rounds=3", "data.partition.name=dir
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray = pytest.importorskip("ray", reason="needs the extra ray")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, while it starts
+        warnings.simplefilter("ignore")  # Ray's own, while it is imported and starts
+        import ray
+
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
