@@ -20,13 +20,18 @@ PARTS := science papers executions attacks kills deploy docs chaos endurance
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
 
-.PHONY: help setup demo test test-slow $(SLOW) check format bench docs wheel clean
+# `make test-steady` ends after this many rounds since the last failure.
+PROCESS_ROUNDS ?= 20
+WHOLE_ROUNDS ?= 4
+
+.PHONY: help setup demo test test-slow test-steady $(SLOW) check format bench docs wheel clean
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
 	@echo "make test       the tests, under 8 minutes on 2 cores"
 	@echo "make test-slow  what takes longer, part by part, about an hour; PART=name runs one of"
 	@echo "                $(PARTS)"
+	@echo "make test-steady  the tests over and over, in random orders and under load; resumes where it stopped"
 	@echo "make check      lint, format and types"
 	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
 	@echo "make docs       the documentation as a site with search, in site/; needs no network once set up"
@@ -66,6 +71,9 @@ test-slow:
 
 $(SLOW): test-slow-%: setup
 	$(BIN)/pytest -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)) --dist worksteal -m "slow(part='$*')"
+
+test-steady: setup
+	$(BIN)/python tests/support/steady.py --process-rounds $(PROCESS_ROUNDS) --whole-rounds $(WHOLE_ROUNDS)
 
 check: setup
 	$(BIN)/ruff check .

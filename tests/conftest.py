@@ -16,7 +16,14 @@ settings.load_profile("winnow")
 # A compiler that is a Python package keeps its libraries in a cache: tests that empty the user's cache keep this one.
 os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path("~/.cache/zig").expanduser()))
 
-pytest_plugins = ["support.leaks"]
+pytest_plugins = [
+    "support.leaks",
+    "support.needs",
+    "support.processes",
+    "support.shuffle",
+    "support.time_limits",
+    "support.waiting_time",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # bench/ is tested, but not installed
