@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import tomli_w
+from process_trees import Seen, tree, wait_until_ended
 from sqlalchemy import create_engine, text
 
 from waiting import PATIENCE, eventually
@@ -73,6 +74,7 @@ class World:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[str, dict[str, str]] = {}
         """What is added to the environment of whom."""
+        self._orphans: set[Seen] = set()
         self._engine = create_engine(database)
         ports = {name: free_port() for name in self.servers}
         self._provision(ports)
@@ -140,8 +142,10 @@ class World:
 
     def kill(self, name: str) -> None:
         """The process alone: what it started must notice by itself."""
-        self.processes[name].kill()
-        self.processes[name].wait()
+        process = self.processes[name]
+        self._orphans |= tree(process.pid)
+        process.kill()
+        process.wait()
 
     def stop(self, name: str) -> None:
         """It hangs: it holds its connections and says nothing."""
@@ -154,10 +158,15 @@ class World:
         os.kill(self.processes[name].pid, number)
 
     def close(self) -> None:
-        for process in self.processes.values():
+        """Kill all processes, and wait until all that they started has ended."""
+        processes = list(self.processes.values())
+        started = self._orphans.union(*(tree(process.pid) for process in processes))
+        for process in processes:
             process.kill()
+        for process in processes:
             process.wait()
         self._engine.dispose()
+        wait_until_ended(started)
 
     # What the database says -------------------------------------------------------------------------------------------
 

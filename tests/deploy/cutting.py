@@ -18,20 +18,25 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._passing: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, name="cutting proxy")
+        self._accepting.start()
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # the listener is closed
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:  # the next attempt may find the server
+                    near.close()
+                    continue
                 self.connections += 1
                 self._open += [near, far]
                 for pair in ((near, far), (far, near)):
                     thread = threading.Thread(target=self._pass, args=pair)
                     thread.start()
-                    self._threads.append(thread)
+                    self._passing.append(thread)
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -52,11 +57,12 @@ class CuttingProxy:
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # from here on there are no new connections
         self._listener.close()
         for end in self._open:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
+        for thread in self._passing:
             thread.join()
         for end in self._open:
             end.close()

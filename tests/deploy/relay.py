@@ -20,29 +20,32 @@ class Relay:
         self._target, self._closed = target, False
         self._listener = socket.create_server(("127.0.0.1", port))
         self._ends: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._lock = threading.Lock()
+        self._connections: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, name=f"relay to {target}")
+        self._accepting.start()
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # the listener is closed
             while True:
                 near, _ = self._listener.accept()
-                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+                thread = threading.Thread(target=self._connect, args=(near,), name="relayed")
+                thread.start()
+                self._connections.append(thread)
 
     def _connect(self, near: socket.socket) -> None:
         self._hold()
-        try:
-            far = socket.create_connection(("127.0.0.1", self._target))
-        except OSError:
-            near.close()
-            return
-        self._ends |= {near, far}
-        back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
-        back.start()
-        self._pass(near, far)
-        back.join()
-        self._ends -= {near, far}
-        near.close()
-        far.close()
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as far:
+            with self._lock:
+                if self._closed:
+                    return
+                self._ends |= {near, far}
+            back = threading.Thread(target=self._pass, args=(far, near), name="relayed back")
+            back.start()
+            self._pass(near, far)
+            back.join()
+            with self._lock:
+                self._ends -= {near, far}
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -60,10 +63,15 @@ class Relay:
             time.sleep(TICK)
 
     def close(self) -> None:
-        self._closed = True
+        """Close all connections, and wait for the threads that served them."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # from here on there are no new connections
         self._listener.close()
-        for end in list(self._ends):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._closed = True
+            for end in self._ends:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+        for thread in self._connections:
+            thread.join()

@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from process_trees import Seen, tree, wait_until_ended
 
 from waiting import PATIENCE
 from winnow.analytics.question import MergedTerms, QueryTerms, Question, merge_terms
@@ -18,7 +18,7 @@ from winnow.analytics.tables.parse_table_section import parse_table
 from winnow.analytics.tables.read_rows import read_rows
 from winnow.deploy.client.connection import Connection, connect
 from winnow.deploy.client.free_port import free_port
-from winnow.deploy.client.local_federation import start_process, wait_until_connected
+from winnow.deploy.client.local_federation import start_process, stop_processes, wait_until_connected
 from winnow.deploy.trust.project_file import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
@@ -59,6 +59,7 @@ class TableWorld:
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
         self.folder, self.sites = folder, tuple(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._orphans: set[Seen] = set()
         self.port = free_port()
         project = Project(
             name="tables",
@@ -93,9 +94,17 @@ class TableWorld:
     def kill(self, name: str) -> None:
         """At once, with all that it started."""
         process = self.processes.pop(name)
+        self._orphans |= tree(process.pid)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def stop(self) -> None:
+        """Stop all processes, and wait until all that they started has ended."""
+        processes = list(self.processes.values())
+        started = self._orphans.union(*(tree(process.pid) for process in processes))
+        stop_processes(processes)
+        wait_until_ended(started)
 
     def table(self, site: str) -> OwnerTable:
         declaration, source = parse_table({"file": "stays.csv", "columns": COLUMNS}, "table stays")
@@ -117,18 +126,10 @@ class TableWorld:
 @contextmanager
 def running(world: TableWorld) -> Iterator[Connection]:
     """All processes, and ana's connection once all sites are there."""
-    world.start("server", *world.sites)
     try:
+        world.start("server", *world.sites)
         with connect(world.kit("ana"), retry_seconds=PATIENCE) as connection:
             wait_until_connected(world.folder, world.processes, connection, world.port)
             yield connection
     finally:
-        for process in world.processes.values():
-            process.terminate()
-        deadline = time.monotonic() + 10
-        for process in world.processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        world.stop()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from command_line import Outcome, call
 from waiting import PATIENCE, eventually
 from winnow.config.resolve import resolve
 from winnow.core import RunError, WinnowError
+from winnow.deploy.client import local_federation as local_federation_module
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.connection import Connection
-from winnow.deploy.client.local_federation import LocalFederation, local_federation, start_process
+from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.experiment.run import run_experiment
 from winnow.learn.algorithm import Recipe
 from winnow.runs import RunFolder
@@ -247,18 +249,31 @@ def test_the_same_from_python(federation: LocalFederation, tmp_path: Path) -> No
         assert (job.download(tmp_path / "run") / "result.json").is_file()
 
 
-def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
-    me, processes = federation.connection, federation.processes
+def test_a_site_is_restarted(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
     assert command("sites", "restart", "site-1").out == "site-1 restarts\n"
     log = federation.folder / "logs" / "site-1.log"
     eventually(lambda: log.read_text().count("site site-1 (") == 2, "a new beginning")
-    eventually(lambda: "site-1" in connected(me), "site-1 again")
-    assert processes["site-1"].poll() is None, "it is the same process"
-    assert command("sites", "stop", "site-2").out == "site-2 stops\n"
-    assert processes["site-2"].wait(PATIENCE) == 0
-    eventually(lambda: connected(me) == {"site-1"}, "site-2 has gone")
-    processes["site-2"] = start_process(federation.folder, "site-2")
-    eventually(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
+    eventually(lambda: "site-1" in connected(federation.connection), "site-1 again")
+    assert federation.processes["site-1"].poll() is None, "it is the same process"
+
+
+def test_a_site_is_stopped(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_short_heartbeat(folder: Path, *given: Any, **more: Any) -> None:
+        configure(folder, *given, **more)
+        file = folder / "project" / "kits" / "server" / "server.toml"
+        file.write_text("heartbeat = 0.5\n" + file.read_text())
+
+    configure = local_federation_module._configure
+    monkeypatch.setattr(local_federation_module, "_configure", with_short_heartbeat)
+    with local_federation(describe_job("demo", sets=SETS, seed=5), 1, tmp_path) as own:
+        stopped = call(capsys, "sites", "stop", "site-1", "--kit", own.kit("me"))
+        assert stopped.out == "site-1 stops\n"
+        assert own.processes["site-1"].wait(PATIENCE) == 0
+        eventually(lambda: connected(own.connection) == set(), "site-1 has gone")
 
 
 def test_a_site_whose_policy_forbids_it_is_not_said_to_stop(
