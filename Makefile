@@ -24,7 +24,7 @@ SLOW := $(PARTS:%=test-slow-%)
 PROCESS_ROUNDS ?= 20
 WHOLE_ROUNDS ?= 4
 
-.PHONY: help setup demo test test-slow test-steady $(SLOW) check format bench docs wheel clean
+.PHONY: help setup demo test test-slow test-steady test-newest test-oldest lock $(SLOW) check format bench docs wheel clean
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
@@ -32,6 +32,9 @@ help:
 	@echo "make test-slow  what takes longer, part by part, about an hour; PART=name runs one of"
 	@echo "                $(PARTS)"
 	@echo "make test-steady  the tests over and over, in random orders and under load; resumes where it stopped"
+	@echo "make test-newest  the tests with the newest versions of all dependencies, in .venv-newest"
+	@echo "make test-oldest  the tests with the lowest versions that pyproject.toml allows, in .venv-oldest"
+	@echo "make lock       renew the versions in constraints.txt, with which everything else is installed"
 	@echo "make check      lint, format and types"
 	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
 	@echo "make docs       the documentation as a site with search, in site/; needs no network once set up"
@@ -75,6 +78,26 @@ $(SLOW): test-slow-%: setup
 test-steady: setup
 	$(BIN)/python tests/support/steady.py --process-rounds $(PROCESS_ROUNDS) --whole-rounds $(WHOLE_ROUNDS)
 
+# Each brings its environment up to date first: in seconds, if nothing has changed.
+test-newest: RESOLUTION := highest
+test-oldest: RESOLUTION := lowest-direct
+test-newest test-oldest: test-%:
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-$*/bin/python .ci/uv.py pip install --python .venv-$*/bin/python --quiet --upgrade \
+		--resolution $(RESOLUTION) -e ".[dev]"
+	.venv-$*/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+# All extras, and what this file installs by name. torch keeps its version; a build of it (+cpu) is no part of that.
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	{ printf "auditwheel\npatchelf\nziglang\n"; grep "^torch==" constraints.txt; } >.venv-lock/more.txt
+	.venv-lock/bin/python .ci/uv.py pip compile --quiet --upgrade --all-extras --no-annotate --no-header \
+		--output-file .venv-lock/versions.txt pyproject.toml .venv-lock/more.txt
+	{ head -n 2 constraints.txt; sed "s/+cpu$$//" .venv-lock/versions.txt | LC_ALL=C sort -f; } >.venv-lock/constraints.txt
+	mv .venv-lock/constraints.txt constraints.txt
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -107,4 +130,4 @@ wheel: $(WHEELS)/.ready
 	done; rm -rf build; ls dist
 
 clean:
-	rm -rf .venv $(WHEELS) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache
