@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import nn
 import winnow
 from command_line import call, write_tiny
 from winnow.core import ModelError, RunError, WinnowError
+from winnow.experiment.model_export import import_onnxruntime
 from winnow.experiment.model_folder import digest_of_state
 from winnow.learn.models import ModelSettings, build_model
 
@@ -353,13 +355,33 @@ def replace_info(result: winnow.Result, **changed: Any) -> Any:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Callable[[winnow.Result], Any]:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
-    pytest.importorskip("onnxscript", reason="needs the extra export")
+    for package in ("onnxruntime", "onnxscript"):
+        if find_spec(package) is None:
+            pytest.skip("needs the extra export")
 
     def export(result: winnow.Result) -> Any:
-        return onnxruntime.InferenceSession(str(result.export_onnx(tmp_path / "model.onnx")))
+        return import_onnxruntime().InferenceSession(str(result.export_onnx(tmp_path / "model.onnx")))
 
     return export
+
+
+IMPORT_ONNXRUNTIME = """
+import os
+from winnow.experiment.model_export import import_onnxruntime
+import_onnxruntime()
+print(any("onnxruntime.db" in os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra export")
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are read from Linux's /proc")
+def test_onnxruntime_starts_without_telemetry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", IMPORT_ONNXRUNTIME]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout == "False\n"
+    assert not list(tmp_path.rglob("*"))
 
 
 def test_onnx_takes_raw_numbers_and_gives_probabilities(session: Callable[[winnow.Result], Any]) -> None:

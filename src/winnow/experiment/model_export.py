@@ -7,6 +7,7 @@ categories takes features: what `preprocessing.transform` makes of rows.
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ TOLERANCE = 1e-4
 
 def export_onnx(saved: "SavedModel", path: Path) -> Path:
     try:
-        import onnxruntime  # noqa: PLC0415 - an extra
+        onnxruntime = import_onnxruntime()
         import onnxscript  # noqa: F401, PLC0415 - torch's exporter needs it
     except ImportError:
         raise ConfigError(f"ONNX needs an extra: {install_command('export')}") from None
@@ -66,6 +67,14 @@ def export_onnx(saved: "SavedModel", path: Path) -> Path:
         with one_line_errors(path):
             write_atomically(path, write)
     return path
+
+
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime without its telemetry, which would record this use of it and report it to its vendor."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime  # noqa: PLC0415 - an extra
+
+    return onnxruntime
 
 
 def export_torchscript(saved: "SavedModel", path: Path) -> Path:
