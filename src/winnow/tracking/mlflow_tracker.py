@@ -29,12 +29,19 @@ class _MlflowWriter(TrackWriter):
         from mlflow.tracking import MlflowClient  # noqa: PLC0415 - needs the extra `mlflow`
 
         self._client: Any = MlflowClient(tracking_uri=settings.uri)
+        self._written: dict[str, set[int]] = {}
+        try:
+            self._run = self._find_or_begin(settings, run)
+            self._client.set_terminated(self._run, status="RUNNING")
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _find_or_begin(self, settings: MlflowTracker, run: TrackedRun) -> str:
         known = self._client.get_experiment_by_name(settings.experiment)
         place = known.experiment_id if known else self._client.create_experiment(settings.experiment)
         found = self._client.search_runs([place], f"tags.`{IDENTITY}` = '{run.identity}'", max_results=1)
-        self._run = found[0].info.run_id if found else self._begin(place, run)
-        self._client.set_terminated(self._run, status="RUNNING")
-        self._written: dict[str, set[int]] = {}
+        return str(found[0].info.run_id) if found else self._begin(place, run)
 
     def _begin(self, place: str, run: TrackedRun) -> str:
         from mlflow.entities import Param  # noqa: PLC0415
@@ -64,4 +71,13 @@ class _MlflowWriter(TrackWriter):
         return self._written[name]
 
     def close(self, *, finished: bool) -> None:
-        self._client.set_terminated(self._run, status="FINISHED" if finished else "KILLED")
+        try:
+            self._client.set_terminated(self._run, status="FINISHED" if finished else "KILLED")
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Close the pooled connections to a database, which MLflow would keep until the process ends."""
+        engine = getattr(self._client._tracking_client.store, "engine", None)
+        if engine is not None:
+            engine.dispose()
