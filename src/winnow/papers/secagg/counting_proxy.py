@@ -28,8 +28,8 @@ class _Relayed(socketserver.BaseRequestHandler):
             onward = socket.create_connection(("127.0.0.1", self.server.server_port))
         except OSError:
             return  # the server is not there yet: who connects will try again
-        with onward:
-            back = threading.Thread(target=self._pass, args=(onward, self.request, traffic, "down"), daemon=True)
+        with onward, self.server.relaying(self.request, onward):
+            back = threading.Thread(target=self._pass, args=(onward, self.request, traffic, "down"))
             back.start()
             self._pass(self.request, onward, traffic, "up")
             back.join()
@@ -47,12 +47,30 @@ class _Relayed(socketserver.BaseRequestHandler):
 class CountingProxy(socketserver.ThreadingTCPServer):
     """Listens at a port of its own and passes everything on to `server_port`."""
 
-    daemon_threads = True
-
     def __init__(self, server_port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Relayed)
         self.server_port = server_port
         self.by_port: dict[int, ByteCounts] = {}
+        self._relayed: set[tuple[socket.socket, ...]] = set()
+        self._closing = False
+
+    @contextmanager
+    def relaying(self, *ends: socket.socket) -> Iterator[None]:
+        """Let `server_close` end the connection between these sockets."""
+        self._relayed.add(ends)
+        try:
+            if self._closing:
+                _shut_down(ends)
+            yield
+        finally:
+            self._relayed.discard(ends)
+
+    def server_close(self) -> None:
+        """End all connections, and wait for the threads that relay them."""
+        self._closing = True
+        for ends in self._relayed.copy():
+            _shut_down(ends)
+        super().server_close()
 
     @property
     def port(self) -> int:
@@ -78,6 +96,12 @@ def serve_counting_proxy(server_port: int) -> Iterator[CountingProxy]:
         finally:
             relay.shutdown()
             thread.join()
+
+
+def _shut_down(ends: tuple[socket.socket, ...]) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _inodes() -> dict[int, str]:
