@@ -85,6 +85,10 @@ def repeated_batch(x: Tensor, y: Tensor, clients: int, size: int, dtype: torch.d
 def _keep(path: Path, ratio: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(f"{ratio:.2f}\n")
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{ratio:.2f}\n")
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

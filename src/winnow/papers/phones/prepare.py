@@ -98,8 +98,13 @@ def _all_blocks(out: Path, texts: list[str], processes: int) -> Arrays:
         for done, (first, block) in enumerate(zip(missing, made, strict=True), start=1):
             _save(files[first], block)
             print(f"\r{done * BLOCK} of {len(missing) * BLOCK} sentences", end="", file=sys.stderr, flush=True)
-    blocks = [np.load(path) for path in files.values()]
+    blocks = [_load(path) for path in files.values()]
     return {name: np.concatenate([block[name] for block in blocks]) for name in ("frames", "phones")}
+
+
+def _load(path: Path) -> Arrays:
+    with np.load(path) as held:
+        return dict(held)
 
 
 def _save(path: Path, arrays: Arrays) -> None:
