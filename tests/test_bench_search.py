@@ -39,6 +39,8 @@ def evaluated_on(dataset: DataSet, settings: DataSettings, seed: int) -> set[flo
 
 
 RIVALS = [(preset, rival) for preset, rivals in OWN.items() for rival in rivals]
+NOT_SEARCHED = [("mnist", rival) for rival in ("power-of-choice", "oort", "tifl", "fedbuff", "safa")]
+"""They have a grid, but no published table of MNIST includes them."""
 
 
 @pytest.mark.parametrize(("preset", "budget"), [("gas-turbine", 8), ("mnist", 8), ("cifar10", 4)])
@@ -67,16 +69,12 @@ def values_of(candidate: Candidate) -> dict[str, object]:
     return {path: json.loads(text) if text[0].isdigit() else text for path, text in candidate.items()}
 
 
-@pytest.mark.parametrize(
-    ("preset", "algorithm"), [rival for rival in RIVALS if (RESULTS / f"search-{rival[0]}.jsonl").exists()]
-)
+@pytest.mark.parametrize(("preset", "algorithm"), [rival for rival in RIVALS if rival not in NOT_SEARCHED])
 def test_presets_have_what_the_search_found(preset: str, algorithm: str) -> None:
     """The best candidate; for power of choice the next best, as a factor of 1 is no choice at all."""
     lines = [json.loads(line) for line in (RESULTS / f"search-{preset}.jsonl").read_text().splitlines()]
     candidates = grid(OWN[preset][algorithm])
     found = ranked(line for line in lines if line["algorithm"] == algorithm and line["candidate"] in candidates)
-    if not found:
-        pytest.skip(f"{algorithm} is not in a table of {preset}")
     assert len(found) == len(candidates)
     best = found[1 if algorithm == "power-of-choice" else 0]
     settings = resolve(preset, algorithm=algorithm).model_dump()

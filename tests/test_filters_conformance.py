@@ -47,7 +47,19 @@ FILTERS = {
     ],
 }
 ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fedac", "fednova", "fedbuff", "fedper", "krum"]
+NEEDS_ROUNDS, WITHOUT_ROUNDS = {"local-dp"}, {"fedbuff"}
 CASES = pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
+
+
+def pairs_with(algorithms: list[str]) -> pytest.MarkDecorator:
+    """Every filter with each of these algorithms, except those that an algorithm without rounds cannot have."""
+    pairs = [
+        pytest.param(filters, algorithm, id=f"{name}-{algorithm}")
+        for name, filters in FILTERS.items()
+        for algorithm in algorithms
+        if not (name in NEEDS_ROUNDS and algorithm in WITHOUT_ROUNDS)
+    ]
+    return pytest.mark.parametrize(("filters", "algorithm"), pairs)
 
 
 def asked(filters: list[dict]) -> str:
@@ -68,33 +80,48 @@ def log_of(ready) -> list[bytes]:
     return [encode_event(event) for event in ready.training.run(ready.federation)]
 
 
-def skip_unless_they_go_together(filters: list[dict], algorithm: str) -> None:
-    """Some filters need rounds, and say so."""
-    try:
-        experiment(asked(filters), algorithm=algorithm)
-    except ConfigError as refused:
-        if 'schedule.name = "rounds"' not in str(refused):
-            raise
-        pytest.skip("needs rounds")
-
-
 def test_every_filter_is_listed() -> None:
     assert {each["name"] for filters in FILTERS.values() for each in filters} == set(TwoSidedFilter.members)
 
 
+@pairs_with(ALGORITHMS)
+def test_a_filter_goes_with_any_algorithm(filters: list[dict], algorithm: str) -> None:
+    count = ["select.count=5"] if algorithm == "krum" else []
+    ready = prepared(asked(filters), "rounds=2", *count, algorithm=algorithm)
+    before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
+    events = list(ready.training.run(ready.federation))
+    assert not [event for event in events if event.kind == "rejected"]
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
+    assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
+
+
+@pairs_with(["scaffold", "fedbuff", "safa"])
+def test_resuming_equals_no_interruption(filters: list[dict], algorithm: str) -> None:
+    whole = prepared(asked(filters), algorithm=algorithm)
+    log = log_of(whole)
+    first, begun = prepared(asked(filters), algorithm=algorithm), []
+    for event in first.training.run(first.federation):
+        begun.append(encode_event(event))
+        if isinstance(event, RoundFinished) and event.round == 2:
+            break
+    snapshot = first.snapshot()
+    second = prepare_run(experiment(asked(filters), algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=snapshot)
+    assert begun + log_of(second) == log
+    assert all(torch.equal(tensor, second.training.model[name]) for name, tensor in whole.training.model.items())
+    kept, again = whole.simulation.store.state(), second.simulation.store.state()
+    assert kept.keys() == again.keys()
+    assert all(np.array_equal(np.asarray(kept[name]), np.asarray(again[name])) for name in kept)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_ROUNDS))
+@pytest.mark.parametrize("algorithm", sorted(WITHOUT_ROUNDS))
+def test_a_filter_that_counts_rounds_is_refused_without_them(name: str, algorithm: str) -> None:
+    with pytest.raises(ConfigError, match=r'write schedule\.name = "rounds"'):
+        experiment(asked(FILTERS[name]), algorithm=algorithm)
+
+
 @CASES
 class TestEveryFilter:
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_it_goes_with_any_algorithm(self, filters: list[dict], algorithm: str) -> None:
-        count = ["select.count=5"] if algorithm == "krum" else []
-        skip_unless_they_go_together(filters, algorithm)
-        ready = prepared(asked(filters), "rounds=2", *count, algorithm=algorithm)
-        before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
-        events = list(ready.training.run(ready.federation))
-        assert not [event for event in events if event.kind == "rejected"]
-        assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
-        assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
-
     def test_shapes_types_and_order_are_kept_with_batch_statistics(self, filters: list[dict]) -> None:
         module = torch.nn.Sequential(
             torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
@@ -115,26 +142,6 @@ class TestEveryFilter:
         with_filter, without = prepared(asked(filters), algorithm="fedavg"), prepared(algorithm="fedavg")
         log_of(with_filter), log_of(without)
         assert any(not torch.equal(t, without.training.model[n]) for n, t in with_filter.training.model.items())
-
-    @pytest.mark.parametrize("algorithm", ["scaffold", "fedbuff", "safa"])
-    def test_resuming_equals_no_interruption(self, filters: list[dict], algorithm: str) -> None:
-        skip_unless_they_go_together(filters, algorithm)
-        whole = prepared(asked(filters), algorithm=algorithm)
-        log = log_of(whole)
-        first, begun = prepared(asked(filters), algorithm=algorithm), []
-        for event in first.training.run(first.federation):
-            begun.append(encode_event(event))
-            if isinstance(event, RoundFinished) and event.round == 2:
-                break
-        snapshot = first.snapshot()
-        second = prepare_run(
-            experiment(asked(filters), algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=snapshot
-        )
-        assert begun + log_of(second) == log
-        assert all(torch.equal(tensor, second.training.model[name]) for name, tensor in whole.training.model.items())
-        kept, again = whole.simulation.store.state(), second.simulation.store.state()
-        assert kept.keys() == again.keys()
-        assert all(np.array_equal(np.asarray(kept[name]), np.asarray(again[name])) for name in kept)
 
     def test_workers_make_no_difference(self, filters: list[dict]) -> None:
         alone, helped = (prepared(asked(filters), "engine.chunk=2", f"engine.workers={w}", "rounds=2") for w in (0, 2))
