@@ -1,5 +1,6 @@
 """Fits over several owners against statsmodels and scikit-learn on the pooled rows."""
 
+import warnings
 from itertools import combinations
 from typing import Any
 
@@ -180,10 +181,12 @@ def test_principal_components_span_the_pooled_ones(frame: pd.DataFrame) -> None:
 @pytest.mark.parametrize("clusters", [3, 6])
 def test_clusters_are_about_as_tight_as_the_best_of_ten(frame: pd.DataFrame, clusters: int) -> None:
     found = fitted(frame, model="kmeans", columns=COLUMNS, clusters=clusters)
-    rows = standardised(frame)
-    best = KMeans(clusters, n_init=10, random_state=1).fit(rows).inertia_
-    assert found.answer["inertia"] <= 1.02 * best
     assigned = found.predict(frame.dropna())
+    rows = standardised(frame)
+    with warnings.catch_warnings():  # joblib warns where a container hides how many cores there are
+        warnings.filterwarnings("ignore", "Could not find the number of physical cores")
+        best = KMeans(clusters, n_init=10, random_state=1).fit(rows).inertia_
+    assert found.answer["inertia"] <= 1.02 * best
     centres = found.estimator["model"].cluster_centers_
     assert ((rows - centres[assigned]) ** 2).sum() <= 1.02 * best
     assert min(np.bincount(assigned)) >= MINIMUM
