@@ -47,7 +47,7 @@ FILTERS = {
     ],
 }
 ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fedac", "fednova", "fedbuff", "fedper", "krum"]
-NEEDS_ROUNDS, WITHOUT_ROUNDS = {"local-dp"}, {"fedbuff"}
+NEEDS_ROUNDS, WITHOUT_ROUNDS = {"local-dp"}, {"fedbuff", "safa"}
 CASES = pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 
 

@@ -89,6 +89,10 @@ def test_the_same_run_counts_once():
     assert names(here, here, grown, a_run(0.1, folder="runs/copy")) == {"fedprof": 1}
 
 
+def test_a_copy_of_a_run_whose_scores_are_not_numbers_counts_once():
+    assert names(a_run(float("nan"), folder="runs/a"), a_run(float("nan"), folder="runs/copy")) == {"fedprof": 1}
+
+
 def test_runs_that_differ_in_what_no_configuration_tells_are_not_averaged():
     assert names(a_run(0.1, folder="a"), a_run(0.2, folder="b"), a_run(0.3)) == {
         "fedprof": 1,

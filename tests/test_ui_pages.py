@@ -1,5 +1,6 @@
 """The pages of `winnow ui`: what they show of runs, and of run folders that somebody made to do harm."""
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.requests import ClientDisconnect
 
 import winnow
 from web_client import WebClient
@@ -23,7 +25,9 @@ from winnow.web.app import create_app
 from winnow.web.live_run import follow_run
 from winnow.web.log_tail import LogCutBack, LogTail
 from winnow.web.request_guard import Access
+from winnow.web.run_files import open_download
 from winnow.web.run_index import RunIndex
+from winnow.web.run_page import FileDownload
 from winnow.web.selection_map import selection_map
 from winnow.web.serve import run_page_sets
 
@@ -164,6 +168,23 @@ def test_different_metrics_are_not_compared(client: WebClient, runs: Path) -> No
     answer = client.get(f"/compare?run={found['rate0.1-seed0']}&run={found['rate0.1-seed1']}")
     assert answer.status == 400
     assert "different metrics" in answer.text
+
+
+def test_a_download_is_closed_when_the_browser_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("round\n1\n")
+    file = open_download(tmp_path, "metrics.csv")
+    assert file is not None
+
+    async def gone(message: Any) -> None:
+        raise OSError("the connection was lost")
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(FileDownload(file, "metrics.csv")(scope, receive, gone))
+    assert file.closed
 
 
 def test_an_answer_has_its_page(tmp_path: Path) -> None:

@@ -233,6 +233,20 @@ class TestLosses:
             assert isinstance(other, Reply)
             assert torch.equal(one.payload["model"]["w"], other.payload["model"]["w"])
 
+    def test_the_workers_end_when_the_next_one_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fork, started = os.fork, list[int]()
+
+        def fork_once() -> int:
+            if started:
+                raise BlockingIOError("no more processes")
+            started.append(fork())
+            return started[0]
+
+        monkeypatch.setattr(os, "fork", fork_once)
+        with pytest.raises(BlockingIOError, match="no more processes"), pool_of({"train": print}):
+            pass
+        assert gone(started[0])
+
     def test_work_that_kills_every_worker_is_given_up(self) -> None:
         def die(tasks: Sequence[Task], site: object) -> list[Outcome]:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -157,10 +157,12 @@ def peak_flops(device: torch.device, precision: Precision = "float32") -> float:
     left, right = torch.randn(2, size, size, device=device).unbind()
     threads, best = torch.get_num_threads(), float("inf")
     torch.set_num_threads(os.cpu_count() or 1)
-    for _ in range(PEAK_REPEAT):
-        start = time.perf_counter()
-        with autocast_context(precision, device):
-            (left @ right).sum().item()
-        best = min(best, time.perf_counter() - start)
-    torch.set_num_threads(threads)
+    try:
+        for _ in range(PEAK_REPEAT):
+            start = time.perf_counter()
+            with autocast_context(precision, device):
+                (left @ right).sum().item()
+            best = min(best, time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
     return 2 * size**3 / best
