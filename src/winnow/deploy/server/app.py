@@ -6,7 +6,7 @@ import logging
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -79,10 +79,14 @@ class WinnowServer:
         self.database.migrate()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set."""
-        kit, config = self._kit, self.config
+        """Until `stop` is set. The database is closed afterwards."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=IO_THREADS))
-        await asyncio.to_thread(self.migrate)
+        with closing(self.database):
+            await asyncio.to_thread(self.migrate)
+            await self._serve(stop)
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        kit, config = self._kit, self.config
         queries, traffic = Queries(database=self.database), TrafficCounter()
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
         links = None if config.ui is None else LoginLinks(pages_address(config.ui, kit, self.address))
@@ -97,16 +101,13 @@ class WinnowServer:
             admit=admit,
             calls=config.limits.concurrent_calls,
         )
-        with ExitStack() as closing:
-            closing.callback(self.database.close)
-            audit = _open_audit(self.database, kit)
-            closing.callback(audit.close)
-            warm_runner = self._warm_runner()
-            closing.callback(warm_runner.close)
+        with ExitStack() as stack:
+            audit = stack.enter_context(closing(_open_audit(self.database, kit)))
+            warm_runner = stack.enter_context(closing(self._warm_runner()))
             resources = self._resources(revocations, audit, traffic, warm_runner)
             election = LeaderElection(resources, lease, router)
             if config.metrics_address is not None:
-                closing.enter_context(
+                stack.enter_context(
                     serve_metrics(config.metrics_address, PrometheusCollector(router, queries, traffic))
                 )
             await server.start()
@@ -240,7 +241,8 @@ def run_server(
     restrict_umask()
     server = WinnowServer(Kit.load(kit, "server"), config, serve_pages=serve_pages)
     if migrate_only:
-        server.migrate()
+        with closing(server.database):
+            server.migrate()
         log.info("the database %s is up to date", server.database)
         return
     tune_malloc()

@@ -38,7 +38,7 @@ class LeaderElection:
             await self._stop_leading(graceful=True)
             with suppress(SQLAlchemyError):
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._lease.release)
-            self._thread.shutdown(wait=False)
+            self._thread.shutdown()
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()

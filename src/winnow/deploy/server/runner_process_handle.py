@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -43,8 +44,12 @@ class RunnerProcess:
         self._slots = threading.Semaphore(MAX_UNREAD_MESSAGES)
         self._ended = False
         self._outgoing: queue.SimpleQueue[ToRunner | None] = queue.SimpleQueue()
-        for work in (self._receive_loop, self._send_loop):
-            threading.Thread(target=work, name=f"runner {self.pid}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name=f"runner {self.pid}", daemon=True)
+            for work in (self._receive_loop, self._send_loop)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def pid(self) -> int:
@@ -65,7 +70,10 @@ class RunnerProcess:
         return message
 
     async def end(self, *, timeout: float = 0.0) -> int:
-        """Give the process so many seconds to end by itself, then end it and all that it started; its exit status."""
+        """Give the process `timeout` seconds to exit, then end it and all that it started. Return its exit status.
+
+        May be called twice, and after it has exited.
+        """
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.to_thread(self._process.wait, timeout + 1.0)
@@ -74,6 +82,10 @@ class RunnerProcess:
         status = await asyncio.to_thread(self._process.end)
         self._ended = True
         self._outgoing.put(None)
+        with contextlib.suppress(OSError):  # closed already
+            self._process.socket.shutdown(socket.SHUT_RDWR)  # another process may hold the other end
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
         return status
 
     def kill(self) -> None:

@@ -88,9 +88,10 @@ class RunningJob:
             self._process.send(PauseDeadlines(on=on))
 
     def restart(self) -> None:
-        """Go back to the last committed round."""
-        self._restarting = self._process is not None
-        self.kill()
+        """Go back to the last committed round. Without a process, it starts from there anyway."""
+        if self._process is not None:
+            self._restarting = True
+            self.kill()
 
     def set_stop_reason(self, reason: str) -> None:
         """Before `run` is cancelled: its process gets this reason, and a moment to end by itself."""

@@ -93,9 +93,9 @@ async def pages_served(
     )
     await inside.start()
     with ExitStack() as closing:
-        closing.enter_context(serve_pages(context))
-        log.info("pages are served at %s", context.links.address)
         try:
+            closing.enter_context(serve_pages(context))
+            log.info("pages are served at %s", context.links.address)
             yield
         finally:
             await inside.stop(0.0)

@@ -67,8 +67,10 @@ class WarmRunner:
         return IdleProcess()
 
     def close(self) -> None:
+        """End the preloaded process. May be called twice."""
         if self._next is not None:
             self._next.cancel()
-        if self._idle is not None:
-            asyncio.get_running_loop().remove_reader(self._idle.output)
-            self._idle.close()
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            asyncio.get_running_loop().remove_reader(idle.output)
+            idle.close()

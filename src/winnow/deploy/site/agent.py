@@ -7,6 +7,7 @@ It may be killed at any moment. An instruction may come twice to the same effect
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
 
@@ -100,20 +101,28 @@ class Agent:
         self._received = 0
         self._polled = False
         """Whether a poll of the present session was answered."""
-        self._context = SiteContext(
-            kit=kit,
-            config=config,
-            state=SiteStateStore(Path(config.state) / STATE_FILE),
-            admission=AdmissionControl(kit, config),
-            resources=ResourcePool(config.resources, config.disk_mb),
-            uplink=Uplink(link, redactor_for(config, kit.path)),
-            audit=open_audit_log(kit.path / AUDIT_FILE, kit),
-            warm_worker=WarmWorker(),
-            worker=worker,
-            output_filter=output_filter,
-        )
+        with ExitStack() as stack:
+            self._context = SiteContext(
+                kit=kit,
+                config=config,
+                state=stack.enter_context(closing(SiteStateStore(Path(config.state) / STATE_FILE))),
+                admission=AdmissionControl(kit, config),
+                resources=ResourcePool(config.resources, config.disk_mb),
+                uplink=Uplink(link, redactor_for(config, kit.path)),
+                audit=stack.enter_context(closing(open_audit_log(kit.path / AUDIT_FILE, kit))),
+                warm_worker=WarmWorker(),
+                worker=worker,
+                output_filter=output_filter,
+            )
+            stack.pop_all()  # `run` closes them
 
     def run(self) -> None:
+        try:
+            self._follow_server()
+        finally:
+            self._shut_down()
+
+    def _follow_server(self) -> None:
         self._context.audit.note("agent started", outcome=f"Winnow {installed_version()}")
         if self._config.tables:
             self._context.warm_worker.preload()
@@ -131,10 +140,9 @@ class Agent:
                 if not new_leader:
                     self._stopping.wait(self._backoff.seconds(failures))
                 failures += 1
-        self._shut_down()
 
     def stop(self) -> None:
-        """May be called by any thread, or by a signal."""
+        """May be called by any thread or by a signal, twice, and after the agent has stopped."""
         self._stopping.set()
         self._link.close()
 
@@ -241,8 +249,7 @@ class Agent:
         until = time.monotonic() + SHUTDOWN_SECONDS
         for job in [*self._jobs.values(), *self._stopping_jobs]:
             job.join(max(0.0, until - time.monotonic()))
-        self._context.warm_worker.close()
-        self._context.audit.note("agent stopped")
-        self._context.audit.close()
-        self._context.state.close()
+        with closing(self._context.state), closing(self._context.audit) as audit:
+            self._context.warm_worker.close()
+            audit.note("agent stopped")
         log.info("agent stopped")

@@ -4,13 +4,14 @@ import logging
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from types import FrameType
 
 from winnow.deploy.logging_setup import log_to_standard_error
 from winnow.deploy.site.agent import Agent, connect_to_leader
-from winnow.deploy.site.config import load_config
+from winnow.deploy.site.config import SiteConfig, load_config
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy_rules import POLICY_FILE
 from winnow.deploy.trust.private_file_writing import restrict_umask
@@ -26,7 +27,14 @@ def run_agent(kit_folder: Path, config_file: Path | None = None, *, json_logs: b
     log_to_standard_error(as_json=json_logs)
     kit = Kit.load(kit_folder.resolve(), "site")
     config = load_config(kit.path, config_file)
-    agent = Agent(kit, config, connect_to_leader(kit))
+    with closing(connect_to_leader(kit)) as link:
+        agent = Agent(kit, config, link)
+        _run(agent, kit, config)
+    if agent.restart:
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command line that began this process
+
+
+def _run(agent: Agent, kit: Kit, config: SiteConfig) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, _stopping(agent))
     offered = config.resources
@@ -38,8 +46,6 @@ def run_agent(kit_folder: Path, config_file: Path | None = None, *, json_logs: b
     if not (kit.path / POLICY_FILE).exists():
         log.warning("no %s in %s: this site rejects every job", POLICY_FILE, kit.path)
     agent.run()
-    if agent.restart:
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command line that began this process
 
 
 def _stopping(agent: Agent) -> "signal._HANDLER":

@@ -74,11 +74,11 @@ class SiteDatabase:
         with self.wrapping_errors():
             make_private_folder(path.parent)
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute("PRAGMA cache_size = -256")  # kilobytes: an idle site is a small process
-            self._connection.executescript(SCHEMA)
-            self._upgrade()
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, self.wrapping_errors():
@@ -106,6 +106,14 @@ class SiteDatabase:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _prepare(self) -> None:
+        with self.wrapping_errors():
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA cache_size = -256")  # kilobytes: an idle site is a small process
+            self._connection.executescript(SCHEMA)
+            self._upgrade()
 
     def _upgrade(self) -> None:
         """Rewrite the messages of an older version: release records and client state stay, jobs can be stopped."""

@@ -64,10 +64,12 @@ class WarmWorker:
         return IdleProcess()
 
     def close(self) -> None:
+        """End the preloaded process. May be called twice."""
         with self._lock:
             self._closed = True
-            if self._next is not None:
-                self._next.cancel()
-            if self._idle is not None:
-                self._idle.close()
-                self._idle = None
+            idle, self._idle = self._idle, None
+        if self._next is not None:
+            self._next.cancel()
+            self._next.join()
+        if idle is not None:
+            idle.close()
