@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 
 KINDS = {"processes": "processes and not slow", "whole": "not slow"}
 """Which tests a round runs, as an expression of pytest's marks."""
-LOADS = ("idle", "1 spins", "2 spin", "3 spin", "4 spin", "5 spin", "6 spin", "page cache")
+LOADS = ("idle", *(f"{count} spinning" for count in range(1, 7)), "page cache")
 WORKERS = (1, 3, 6)
 CACHE_FILES = 8
 CACHE_FILE_BYTES = 128 * 1024**2

@@ -292,7 +292,7 @@ def test_rounds_are_repeated_until_enough_have_passed_since_the_last_failure(rep
     assert repeat(repeated, 2, 1).returncode == 0
     first = rounds_of(repeated)
     assert [each.kind for each in first] == ["processes", "processes", "whole"]
-    assert [(each.load, each.workers) for each in first] == [("idle", 1), ("1 spins", 3), ("idle", 1)]
+    assert [(each.load, each.workers) for each in first] == [("idle", 1), ("1 spinning", 3), ("idle", 1)]
     assert len({each.seed for each in first}) == 3
     assert all(each.passed == 2 and each.slowest and not each.failed for each in first)
     assert not list((repeated / ".steady").glob("*.log"))
