@@ -5,17 +5,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import msgspec
 from papers import a_project, kit_of, provision
+from process_trees import tree, wait_until_ended
 from server_process import RUNNER
 from sqlalchemy import create_engine, text
 
@@ -130,6 +133,13 @@ class ScriptedSite:
         self._stopping.set()
         self._link.close()
         self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     @property
     def link(self) -> ServerLink:
@@ -205,13 +215,22 @@ class ScriptedSite:
 
 @dataclass
 class Person:
-    """Somebody at the command line."""
+    """A user at the command line. Leaving its context closes its link."""
 
     kit: Kit
     endpoints: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.link = link_to(self.kit, *self.endpoints)
+
+    def close(self) -> None:
+        self.link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def submit(self, job: str, folder: Path, config: str, **files: bytes) -> Blob:
         bundle = signed(self.kit, config, **files)
@@ -249,16 +268,22 @@ def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:
 def server_here(kit: Kit, config: Path, serve_pages: ServePages | None = None) -> Iterator[WinnowServer]:
     """A server in a thread of this process, reached in memory."""
     server = WinnowServer(kit, config, runner=RUNNER, serve_pages=serve_pages)
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(server.run(stop)), name="server")
+    stopping = Future[Callable[[], object]]()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        stopping.set_result(partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set))
+        await server.run(stop)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name="server")
     thread.start()
     try:
         yield server
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        with suppress(RuntimeError):  # it has stopped by itself, and its loop is closed
+            stopping.result(PATIENCE)()
         thread.join(PATIENCE)
-        loop.close()
+        assert not thread.is_alive()
 
 
 def of(kind: type, site: ScriptedSite) -> list[Any]:
@@ -273,6 +298,7 @@ class World:
     kits: Path
     url: str
     made: list[ScriptedSite] = field(default_factory=list)
+    people: list[Person] = field(default_factory=list)
 
     def kit(self, name: str) -> Kit:
         return kit_of(self.kits, name)
@@ -283,7 +309,15 @@ class World:
         return site
 
     def person(self, name: str = "the-lead") -> Person:
-        return Person(kit_of(self.kits, name), (self.url,))
+        person = Person(kit_of(self.kits, name), (self.url,))
+        self.people.append(person)
+        return person
+
+    def close(self) -> None:
+        for site in self.made:
+            site.stop()
+        for person in self.people:
+            person.close()
 
     def submit(self, config: str, job: str = "job") -> Person:
         person = self.person()
@@ -299,16 +333,12 @@ def a_world(
     config = folder / "server.toml"
     config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin_wait = {join}\nlease = 2.0\n{settings}")
     world = World(folder, kits, url)
-    with server_here(kit_of(kits, "server-1"), config, serve_pages):
-        try:
-            yield world
-        finally:
-            for site in world.made:
-                site.stop()
+    with server_here(kit_of(kits, "server-1"), config, serve_pages), closing(world):
+        yield world
 
 
 class ServerProcess:
-    """A server that can be killed."""
+    """A server that can be killed. Leaving its context kills it."""
 
     def __init__(self, kit: Path, config: Path, log: Path) -> None:
         self._command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(kit), str(config)]
@@ -323,8 +353,17 @@ class ServerProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
+        """Kill it, and wait until its jobs' processes have noticed. May be called twice."""
+        jobs = tree(self.process.pid) if self.process.poll() is None else set()
         self.process.kill()
         self.process.wait()
+        wait_until_ended(jobs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """A site's agent against a scripted server, with real certificates, over any transport."""
 
 import asyncio
-import atexit
 import json
-import shutil
 import tempfile
 import threading
 import time
@@ -82,19 +80,30 @@ QUICK = Backoff(first=0.05, longest=0.2)
 
 
 @cache
-def _ordinary() -> Path:
-    """The kits of the ordinary project, made once: they take most of a second."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    provision(Path(folder.name), a_project())
-    return Path(folder.name)
+def _ordinary() -> list[tuple[Path, int, bytes | None]]:
+    """The folders and files of the ordinary project, made once: that takes most of a second."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        provision(folder, a_project())
+        return [
+            (path.relative_to(folder), path.stat().st_mode, None if path.is_dir() else path.read_bytes())
+            for path in sorted(folder.rglob("*"))
+        ]
+
+
+def _copy_ordinary(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for path, mode, content in _ordinary():
+        copy = folder / path
+        copy.mkdir() if content is None else copy.write_bytes(content)
+        copy.chmod(mode)
 
 
 class World:
     """A project's kits, and a site with data and a policy."""
 
     def __init__(self, folder: Path, policy: str = POLICY, site: str = SITE, project: Project | None = None) -> None:
-        shutil.copytree(_ordinary(), folder) if project is None else provision(folder, project)
+        _copy_ordinary(folder) if project is None else provision(folder, project)
         self.folder = folder
         self.kit_folder = folder / "kits" / "plant-a"
         (self.kit_folder / "secret-place").mkdir()

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.experiment.build_simulation import prepare_run
 from winnow.experiment.build_training_workflow import DEFAULT_INPUTS, RunInputs
 from winnow.experiment.run import Result, run_experiment
@@ -132,20 +133,29 @@ class Notebook(SimulatedIdentities):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._records = SiteStateStore(folder / "notebook.sqlite").submissions
+        self._path = folder / "notebook.sqlite"
+
+    @contextmanager
+    def _records(self) -> Iterator[SubmissionRecords]:
+        with closing(SiteStateStore(self._path)) as state:
+            yield state.submissions
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
-        if not self._records.record_ballot("job", party, ballot, message):
+        with self._records() as records:
+            is_first = records.record_ballot("job", party, ballot, message)
+        if not is_first:
             raise ProtocolError("a different statement was already signed for this ballot")
         return self.sign(party, message)
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        if instead_of:
-            return self._records.replace_release("job", party, round, what, note, instead_of)
-        return self._records.record_release("job", party, round, what, note)
+        with self._records() as records:
+            if instead_of:
+                return records.replace_release("job", party, round, what, note, instead_of)
+            return records.record_release("job", party, round, what, note)
 
     def release_note(self, party: int, round: int) -> bytes:
-        return self._records.release_note("job", party, round)
+        with self._records() as records:
+            return records.release_note("job", party, round)
 
 
 def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any]] = ()) -> None:

@@ -1,7 +1,8 @@
 """What a site's agent signs for its clients, whom it tells them to believe, and what it never forgets."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from winnow.deploy.jobs.ipc_messages import (
 from winnow.deploy.jobs.party_signing_via_agent import AgentIdentities
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
@@ -84,14 +86,23 @@ def folder(project: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def notary(folder: Path) -> Callable[..., SigningProxy]:
+def records(folder: Path) -> Iterator[Callable[[str], SubmissionRecords]]:
+    """Opens the records of a site by the name of their file; they are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def open_records(name: str) -> SubmissionRecords:
+            return stack.enter_context(closing(SiteStateStore(folder / f"{name}.sqlite"))).submissions
+
+        yield open_records
+
+
+@pytest.fixture
+def notary(folder: Path, records: Callable[[str], SubmissionRecords]) -> Callable[..., SigningProxy]:
     """The notary of a site that has heard of plant-a with clients 0 and 1, and plant-b with 2 and 3."""
 
     def make(site: str = "plant-a", **settings: object) -> SigningProxy:
         kit = kit_of(folder, site)
-        made = SigningProxy(
-            kit, SiteStateStore(folder / f"{site}.sqlite").submissions, "a job", job="job-1", **settings
-        )  # type: ignore[arg-type]
+        made = SigningProxy(kit, records(site), "a job", job="job-1", **settings)  # type: ignore[arg-type]
         made.fix_client_numbers({"plant-a": 0, "plant-b": 2}[site], 2)
         made.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
         return made
@@ -111,7 +122,11 @@ def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[
     assert not theirs.at(2).word.verify(1, ANNOUNCED, signature), "said in another round"
 
 
-def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., SigningProxy]) -> None:
+def test_a_number_is_who_is_behind_it(
+    folder: Path,
+    notary: Callable[..., SigningProxy],
+    records: Callable[[str], SubmissionRecords],
+) -> None:
     """A server may give a number to one site when it talks to a second, and to another when it talks to a third."""
     ours, theirs = notary("plant-a"), notary("plant-b")
     names = [Desk(ours).word.name(number) for number in range(4)]
@@ -119,9 +134,7 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
     assert [Desk(theirs).word.name(number) for number in range(4)] == names
     with pytest.raises(ProtocolError, match="client 4 belongs to no site of this job with a valid certificate"):
         Desk(ours).word.name(4)
-    deceived = SigningProxy(
-        kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite").submissions, "a job", job="job-1"
-    )
+    deceived = SigningProxy(kit_of(folder, "plant-b"), records("deceived"), "a job", job="job-1")
     deceived.fix_client_numbers(0, 2)
     deceived.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
     swapped = [Desk(deceived).word.name(number) for number in range(4)]
@@ -207,10 +220,13 @@ def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path)
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
-    anew: bool, folder: Path, caplog: pytest.LogCaptureFixture
+    anew: bool,
+    folder: Path,
+    records: Callable[[str], SubmissionRecords],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    a, b, path = kit_of(folder, "plant-a"), kit_of(folder, "plant-b"), folder / "state.sqlite"
-    ours = SigningProxy(a, SiteStateStore(path).submissions, "a job", job="job-1")
+    a, b = kit_of(folder, "plant-a"), kit_of(folder, "plant-b")
+    ours = SigningProxy(a, records("state"), "a job", job="job-1")
     ours.set_peer_sites([neighbour(a, 0, clients=60)])
     assert ours.peer_sites == (), "nobody has numbered them yet"
     assert ours.handle_request(1, ReleaseRequest(client=0)) == ReleaseResponse(times=0)
@@ -219,7 +235,7 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     assert len(ours.peer_sites) == 2
     assert ours.handle_request(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
     if anew:
-        ours = SigningProxy(a, SiteStateStore(path).submissions, "a job", job="job-1")
+        ours = SigningProxy(a, records("state"), "a job", job="job-1")
     assert ours.first_client_number(None) == 4
     for first in (0, 3, 5, 60):
         with pytest.raises(ConfigError, match=f"clients from {first}, but this job started with 4"):

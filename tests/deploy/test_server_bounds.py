@@ -36,10 +36,11 @@ def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> 
     config = tmp_path / "server.toml"
     config.write_text("join_wait = 0.2\n")
     endpoint = f"grpc://127.0.0.1:{port}"
-    server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
-    site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,), answers=False)
-    try:
-        person = Person(kit_of(kits, "the-lead"), (endpoint,))
+    with (
+        ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log") as server,
+        ScriptedSite(kit_of(kits, "plant-a"), (endpoint,), answers=False) as site,
+        Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+    ):
         person.submit("job", tmp_path, job_config(1))
         order = eventually(lambda: of(AssignTask, site))[0]
         before = peak_mb(server)
@@ -60,6 +61,3 @@ def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> 
         assert checkpoint.size > SIZE * MB
         assert sum(len(chunk) for chunk in person.link.fetch(FetchBlob(job="job", blob=checkpoint))) == checkpoint.size
         assert peak_mb(server) - before < ROOM
-    finally:
-        site.stop()
-        server.kill()

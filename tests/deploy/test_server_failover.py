@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,36 +55,33 @@ class Pair:
         return self.person.link.call(GetStatus()).leader
 
     def close(self) -> None:
+        self.person.close()
         for server in self.servers.values():
             server.kill()
 
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, postgres: str, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(postgres, tmp_path, getattr(request, "param", ""))
-    try:
+    with closing(Pair(postgres, tmp_path, getattr(request, "param", ""))) as made:
         yield made
-    finally:
-        made.close()
 
 
 def check_standby(pair: Pair, leader: str) -> None:
     """It does nothing but say who leads."""
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
-    link = open_link(where[standby], tls(pair.person.kit))
+    with closing(open_link(where[standby], tls(pair.person.kit))) as link:
 
-    def refusal() -> str:
-        try:
-            with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
-                link.call(GetStatus())
-        except UnreachableError:  # it is still starting
-            return ""
-        assert refused.value.retry
-        return refused.value.leader
+        def refusal() -> str:
+            try:
+                with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
+                    link.call(GetStatus())
+            except UnreachableError:  # it is still starting
+                return ""
+            assert refused.value.retry
+            return refused.value.leader
 
-    assert eventually(refusal, "the standby never answered") == where[leader]
-    link.close()
+        assert eventually(refusal, "the standby never answered") == where[leader]
 
 
 def test_a_standby_takes_over_and_the_job_goes_on(pair: Pair, tmp_path: Path) -> None:
@@ -102,9 +100,8 @@ def test_a_standby_takes_over_and_the_job_goes_on(pair: Pair, tmp_path: Path) ->
         numbers = [line.number for line in pair.person.link.follow(FollowLog(job="job"))]
         assert numbers == list(range(len(numbers)))
     check_rounds(pair.url, ROUNDS)
-    database = Database(pair.url)
-    assert audit_problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
-    database.close()
+    with closing(Database(pair.url)) as database:
+        assert audit_problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
 
 
 @pytest.mark.parametrize("pair", ["lease = 2.0\nheartbeat = 1.0\n"], indirect=True)

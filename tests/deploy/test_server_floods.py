@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from serving import Person, ScriptedSite, ServerProcess, eventually, federation,
 from test_server_bounds import peak_mb
 from wiring import SpoolService, papers, serving
 
+from waiting import PATIENCE
 from winnow.deploy.client.free_port import free_port
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
@@ -27,7 +29,7 @@ from winnow.deploy.wire.atomic_files import CHUNK
 from winnow.deploy.wire.concurrency_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE
-from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus, LogLine
+from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus
 from winnow.deploy.wire.request_frontend import RequestFrontend
 from winnow.deploy.wire.transport_registry import open_link
 
@@ -79,34 +81,32 @@ def a_server(folder: Path) -> Iterator[tuple[Path, int, ServerProcess]]:
     kits = federation(folder / "kits", (port,))
     config = folder / "server.toml"
     config.write_text("join_wait = 0.2\n")
-    server = ServerProcess(kits / "kits" / "server-1", config, folder / "log")
-    try:
+    with ServerProcess(kits / "kits" / "server-1", config, folder / "log") as server:
         yield kits, port, server
-    finally:
-        server.kill()
 
 
 @pytest.mark.slow(part="attacks")
 def test_a_member_that_floods_the_server_hurts_nobody(tmp_path: Path) -> None:
     with a_server(tmp_path) as (kits, port, server):
         endpoint = f"grpc://127.0.0.1:{port}"
-        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
-        person = Person(kit_of(kits, "the-lead"), (endpoint,))
-        try:
+        with (
+            ScriptedSite(kit_of(kits, "plant-a"), (endpoint,)),
+            Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+        ):
             person.submit("waiting", tmp_path, job_config(1, "sites = ['plant-c']"))
             before = peak_mb(server)
             command = [sys.executable, "-c", FLOOD, str(kits / "kits" / "the-member"), f"127.0.0.1:{port}"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
-                assert flood.stdout is not None
-                threading.Timer(60, flood.kill).start()
-                reason = flood.stdout.readline()
-                person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
-                person.wait("job", "finished", seconds=60)
-                flood.kill()
+                try:
+                    assert flood.stdout is not None
+                    assert select.select([flood.stdout], [], [], PATIENCE)[0], "the flood was never refused"
+                    reason = flood.stdout.readline()
+                    person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
+                    person.wait("job", "finished", seconds=60)
+                finally:
+                    flood.kill()
             assert re.match(r"member the-member of Institute already has \d+ .*; wait for one to", reason)
             assert peak_mb(server) - before < ROOM
-        finally:
-            site.stop()
 
 
 def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
@@ -158,11 +158,10 @@ def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> N
         serving("grpc://127.0.0.1:0", SpoolService(tmp_path)) as server,
         unsteady(server.url, rate=CHUNK) as (url, _),
         ThreadPoolExecutor(12) as threads,
+        closing(open_link(url, papers("alpha"))) as link,
     ):
-        link = open_link(url, papers("alpha"))
         answers = [threads.submit(link.call, AbortJob(job="j", reason="x" * 60_000)) for _ in range(12)]
         assert {type(answer.result()) for answer in answers} == {Acknowledgement}
-        link.close()
 
 
 def test_a_connection_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,75 +182,75 @@ def test_strangers_leave_the_server_descriptors_for_its_files(tmp_path: Path) ->
         server._command = ["sh", "-c", 'ulimit -n 300 && exec "$@"', "-", *server._command]
         server.start()
         endpoint, over = f"grpc://127.0.0.1:{port}", threading.Event()
-        person = Person(kit_of(kits, "the-lead"), (endpoint,))
-        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
 
         def flood() -> None:
             while not over.is_set():
-                silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
-                over.wait(5)
-                for each in silent:
-                    each.close()
+                with ExitStack() as silent:
+                    for _ in range(400):
+                        silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    over.wait(5)
 
-        flooding = threading.Thread(target=flood)
-        try:
-            person.submit("before", tmp_path, job_config(1, "sites = ['plant-a']"))
-            person.wait("before", "finished")
-            flooding.start()
-            eventually(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) > 140)
-            person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
-            person.wait("job", "finished", seconds=60)
-        finally:
-            over.set()
-            flooding.join()
-            site.stop()
+        with (
+            Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+            ScriptedSite(kit_of(kits, "plant-a"), (endpoint,)),
+            ThreadPoolExecutor(1) as threads,
+        ):
+            try:
+                person.submit("before", tmp_path, job_config(1, "sites = ['plant-a']"))
+                person.wait("before", "finished")
+                flooding = threads.submit(flood)
+                eventually(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) > 140)
+                person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
+                person.wait("job", "finished", seconds=60)
+            finally:
+                over.set()
+            flooding.result()
 
 
 @pytest.mark.slow(part="attacks")
 def test_connections_that_say_nothing_are_hung_up_on(tmp_path: Path) -> None:
     with a_server(tmp_path) as (kits, port, _):
-        person = Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",))
-        person.link.call(GetStatus())
-        begun = time.monotonic()
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
-        try:
-            newcomer = Person(kit_of(kits, "the-admin"), (f"grpc://127.0.0.1:{port}",))
+        endpoint = f"grpc://127.0.0.1:{port}"
+        with (
+            Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+            Person(kit_of(kits, "the-admin"), (endpoint,)) as newcomer,
+            ExitStack() as stack,
+        ):
+            person.link.call(GetStatus())
+            begun = time.monotonic()
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
             assert newcomer.link.call(GetStatus()).leader == "server-1"
             for each in silent:
                 each.settimeout(max(0.1, begun + 60 - time.monotonic()))
                 while each.recv(1024):
                     pass
-        finally:
-            for each in silent:
-                each.close()
 
 
 def test_who_is_revoked_hears_no_more_and_is_asked_no_more(tmp_path: Path) -> None:
     """A log that is being followed ends, though nothing new is in it, and so does the waiting of a site."""
     with a_server(tmp_path) as (kits, port, _):
         endpoint = f"grpc://127.0.0.1:{port}"
-        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
-        person = Person(kit_of(kits, "the-lead"), (endpoint,))
-        try:
+        with (
+            ThreadPoolExecutor(1) as threads,
+            ScriptedSite(kit_of(kits, "plant-a"), (endpoint,)) as site,
+            Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+        ):
             person.submit("waiting", tmp_path, job_config(1, "sites = ['plant-c']"))
             eventually(lambda: site.session)
-            lines: list[LogLine] = []
-            ends: list[str] = []
+            begun = threading.Event()
 
-            def follow() -> None:
+            def follow() -> str:
                 try:
-                    lines.extend(person.link.follow(FollowLog(job="waiting")))
+                    for _ in person.link.follow(FollowLog(job="waiting")):
+                        begun.set()
                 except RequestRefusedError as refused:
-                    ends.append(refused.reason)
+                    return refused.reason
+                return "the log ended"
 
-            following = threading.Thread(target=follow)
-            following.start()
-            time.sleep(0.5)
+            following = threads.submit(follow)
+            assert begun.wait(PATIENCE)
             with open_provisioner(kits, project_of((port,)), None, utc_now()) as workshop:
                 for name in ("the-lead", "plant-a"):
                     list(workshop.revoke(name))
-            following.join(60)
-            assert "was revoked" in ends[0]
+            assert "was revoked" in following.result(60)
             assert eventually(lambda: [each for each in site.refusals if "was revoked" in each])
-        finally:
-            site.stop()

@@ -57,11 +57,8 @@ class OneServer:
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[OneServer]:
     one = OneServer(tmp_path)
-    try:
-        with sites(one.kits, one.endpoint):
-            yield one
-    finally:
-        one.server.kill()
+    with one.server, sites(one.kits, one.endpoint), one.person:
+        yield one
 
 
 def change_a_line(one: OneServer) -> str:

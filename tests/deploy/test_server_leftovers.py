@@ -4,21 +4,25 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from papers import kit_of
 from serving import Person, ServerProcess, World, a_world, eventually, federation, job_config
 
+from waiting import PATIENCE
 from winnow.deploy.client.free_port import free_port
+from winnow.deploy.server import blob_transfers
 from winnow.deploy.server.audit_throttle import MAX_ENTRIES, WINDOW_SECONDS, AuditThrottle
-from winnow.deploy.server.blob_transfers import MAX_UPLOADS, UPLOAD_EXPIRY_SECONDS
+from winnow.deploy.server.blob_transfers import MAX_UPLOADS, UPLOAD_EXPIRY_SECONDS, BlobTransfers
 from winnow.deploy.trust.audit_chain import AuditEntry
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
-from winnow.deploy.wire.messages import AbortJob, Blob, GetStatus, PutBlob, SubmitJob
+from winnow.deploy.wire.messages import AbortJob, Blob, GetStatus, PutBlob, SubmitJob, UploadedSize
 
 
 @pytest.fixture
@@ -71,13 +75,13 @@ def test_a_server_that_starts_deletes_what_was_left(tmp_path: Path) -> None:
         path.write_bytes(b"x")
     os.utime(old, (time.time() - UPLOAD_EXPIRY_SECONDS - 60,) * 2)
     (tmp_path / "server.toml").write_text("join_wait = 0.2\n")
-    server = ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log")
-    try:
-        Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(GetStatus())
+    with (
+        ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log"),
+        Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)) as person,
+    ):
+        person.link.call(GetStatus())
         eventually(lambda: list(uploads.iterdir()) == [young])
-        assert (tmp_path / "state").stat().st_mode & 0o077 == 0, "nobody else looks into it"
-    finally:
-        server.kill()
+        assert (tmp_path / "state").stat().st_mode & 0o077 == 0, "no other user can read it"
 
 
 def test_what_is_refused_again_and_again_is_counted(kits: Path, tmp_path: Path) -> None:
@@ -136,31 +140,42 @@ def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:
     assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MAX_ENTRIES
 
 
-def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path, tmp_path: Path) -> None:
+def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(
+    kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A site with many jobs sends many replies at a time; refused, it would soon give its session up."""
-    begun, go_on, received = threading.Event(), threading.Event(), list[int]()
+    asked, begun, go_on, course = threading.Semaphore(0), threading.Event(), threading.Event(), list[str]()
     blobs = [Blob(digest=sha256(content).hexdigest(), size=1) for content in (b"a", b"b")]
+    put, receive = BlobTransfers.put, blob_transfers.receive_blob
+
+    async def noted_put(self: BlobTransfers, *arguments: Any) -> UploadedSize:
+        asked.release()
+        return await put(self, *arguments)
+
+    async def noted_receive(*arguments: Any) -> UploadedSize:
+        course.append("begins")
+        size = await receive(*arguments)
+        course.append("ends")
+        return size
 
     def slowly() -> Iterator[bytes]:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(PATIENCE)
         yield b"a"
 
-    with a_world(kits, tmp_path, "[limits]\nconcurrent_transfers = 1\n") as world:
+    monkeypatch.setattr(BlobTransfers, "put", noted_put)
+    monkeypatch.setattr(blob_transfers, "receive_blob", noted_receive)
+    with a_world(kits, tmp_path, "[limits]\nconcurrent_transfers = 1\n") as world, ThreadPoolExecutor(2) as threads:
         link = world.person().link
         link.call(GetStatus())
-
-        def put(blob: Blob, content: Iterator[bytes]) -> None:
-            received.append(link.put(PutBlob(job="x", blob=blob), content).size)
-
-        threads = [threading.Thread(target=put, args=(blobs[0], slowly()))]
-        threads[0].start()
-        assert begun.wait(60)
-        threads.append(threading.Thread(target=put, args=(blobs[1], iter([b"b"]))))
-        threads[1].start()
-        threads[1].join(0.5)
-        assert received == []
-        go_on.set()
-        for thread in threads:
-            thread.join(60)
-    assert received == [1, 1]
+        try:
+            first = threads.submit(link.put, PutBlob(job="x", blob=blobs[0]), slowly())
+            assert begun.wait(PATIENCE)
+            second = threads.submit(link.put, PutBlob(job="x", blob=blobs[1]), iter([b"b"]))
+            assert all(asked.acquire(timeout=PATIENCE) for _ in range(2))
+            link.call(GetStatus())
+            assert course == ["begins"]
+        finally:
+            go_on.set()
+        assert (first.result().size, second.result().size) == (1, 1)
+    assert course == ["begins", "ends"] * 2

@@ -34,13 +34,13 @@ def server_and_person(folder: Path) -> Iterator[tuple[ServerProcess, Person]]:
     kits = federation(folder / "kits", (port,))
     config = folder / "server.toml"
     config.write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
-    server = ServerProcess(kits / "kits" / "server-1", config, folder / "log")
     endpoint = f"grpc://127.0.0.1:{port}"
-    try:
-        with sites(kits, endpoint):
-            yield server, Person(kit_of(kits, "the-lead"), (endpoint,))
-    finally:
-        server.kill()
+    with (
+        ServerProcess(kits / "kits" / "server-1", config, folder / "log") as server,
+        sites(kits, endpoint),
+        Person(kit_of(kits, "the-lead"), (endpoint,)) as person,
+    ):
+        yield server, person
 
 
 @pytest.mark.slow(part="kills")

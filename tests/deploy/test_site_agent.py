@@ -1,5 +1,6 @@
 """The agent: it takes part in jobs, answers once, keeps what is settled, and comes back by itself."""
 
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -11,6 +12,7 @@ import pytest
 from papers import audit_problems
 from siting import CONFIG, SITE, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
+from waiting import PATIENCE
 from winnow.deploy.site import hosted_job
 from winnow.deploy.site.job_setup import JobSetup
 from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
@@ -204,11 +206,12 @@ def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, 
 def test_a_job_waits_for_the_last_of_its_name(
     world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaving = hosted_job.HostedJob._clean_up
+    leaving, told, left = hosted_job.HostedJob._clean_up, threading.Event(), list[str]()
 
     def slow(self: Any) -> None:
-        time.sleep(0.5)
+        told.wait(PATIENCE)
         leaving(self)
+        left.append(self.job)
 
     monkeypatch.setattr(hosted_job.HostedJob, "_clean_up", slow)
     with agent_at(world, near.url):
@@ -217,8 +220,9 @@ def test_a_job_waits_for_the_last_of_its_name(
         for _ in range(2):
             script.tell(StopJob(job="job-1"), deploy(script, world.bundle()))
         script.tell(task())
+        told.set()
         assert script.wait(SubmitResult).result.failure is None
-        time.sleep(1.0)
+        assert left == ["job-1"] * 2, "both earlier jobs deleted what was theirs"
         assert (world.job_folder / "work" / "count").exists()
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -125,8 +126,9 @@ def test_a_rule_with_a_mistake_is_one_line(rule: str, says: str) -> None:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> SiteStateStore:
-    return SiteStateStore(tmp_path / "state" / STATE_FILE)
+def state(tmp_path: Path) -> Iterator[SiteStateStore]:
+    with closing(SiteStateStore(tmp_path / "state" / STATE_FILE)) as state:
+        yield state
 
 
 def budget(budgets: PrivacyBudgets, submission: str, epsilon: float, person: str = "ana") -> QuestionBudget:

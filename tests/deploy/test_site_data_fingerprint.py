@@ -4,6 +4,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def test_data_that_change_while_a_job_runs_end_its_part_until_they_are_restored(
         assert script.wait(SubmitResult, 2).result.failure is None
     audit = (world.kit_folder / "audit.jsonl").read_text()
     assert audit.count("job rejected") == 1
-    [(digest,)] = sqlite3.connect(world.kit_folder / "state" / "site.sqlite").execute("SELECT digest FROM data")
+    with closing(sqlite3.connect(world.kit_folder / "state" / "site.sqlite")) as state:
+        [(digest,)] = state.execute("SELECT digest FROM data")
     assert not any(digest.encode() in raw or bytes.fromhex(digest) in raw for raw in script.raw)
 
 

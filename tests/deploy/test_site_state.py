@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,11 @@ def test_the_jobs_of_an_older_version_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [[], {"type": "Answer", "never": "heard of"}])
 def test_state_that_cannot_be_read_is_one_line(tmp_path: Path, answer: Any) -> None:
     path = old_state(tmp_path / STATE_FILE, answer)
-    with pytest.raises(StateStoreError, match=f"cannot use the site's state in {path}") as error:
-        SiteStateStore(path).results("job-1", "a" * 64)
+    with (
+        pytest.raises(StateStoreError, match=f"cannot use the site's state in {path}") as error,
+        closing(SiteStateStore(path)) as state,
+    ):
+        state.results("job-1", "a" * 64)
     assert "\n" not in str(error.value)
 
 

@@ -87,12 +87,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     (kits / "project.toml").write_text(written(project_of((8443,))))
     folder, port = tmp_path_factory.mktemp("server"), free_port()
     settings = f"[ui]\nlisten = '127.0.0.1:{port}'\napplications = true\n"
-    limit, apply_page.TRIES = apply_page.TRIES, 10_000
-    with a_world(kits, folder, settings, serve_pages=serve_server_pages) as world:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        a_world(kits, folder, settings, serve_pages=serve_server_pages) as world,
+    ):
+        patch.setattr(apply_page, "TRIES", 10_000)
         made = Project(world, f"https://127.0.0.1:{port}")
         eventually(lambda: made.stranger().get("/apply").status == 200)
         yield made
-    apply_page.TRIES = limit
 
 
 def written(project: ProjectParties) -> str:

@@ -1,14 +1,17 @@
 """The pages of a federation in a real browser: nothing comes from elsewhere, hostile texts do nothing."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import uvicorn
 from playwright.sync_api import sync_playwright
 from test_ui_federation import HOSTILE, PAGES, HostileServer, World
 
 from support.needs import BROWSER
-from waiting import PATIENCE
+from waiting import PATIENCE, eventually
 from winnow.web.serve import federation_page_sets, serve_pages
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -20,9 +23,21 @@ pytestmark = [
 ]
 
 
+class KeptServer(uvicorn.Server):
+    """A server that a test can stop."""
+
+    made: ClassVar[list["KeptServer"]] = []
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.made.append(self)
+
+
 @pytest.fixture
-def address(kits: Path, tmp_path: Path) -> str:
-    """Where the pages are served, with the login; the thread ends with this process."""
+def address(kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where the pages are served, with the login."""
+    monkeypatch.setattr(uvicorn, "Server", KeptServer)
+    monkeypatch.setattr(KeptServer, "made", [])
     ready, told = threading.Event(), list[str]()
     pages = federation_page_sets(HostileServer(World(tmp_path, kits, "")), control=True)  # type: ignore[arg-type]
 
@@ -33,9 +48,16 @@ def address(kits: Path, tmp_path: Path) -> str:
     def serve() -> None:
         serve_pages(pages, host="127.0.0.1", port=0, on_ready=tell)
 
-    threading.Thread(target=serve, daemon=True).start()
-    assert ready.wait(PATIENCE)
-    return told[0]
+    thread = threading.Thread(target=serve)
+    thread.start()
+    [server] = eventually(lambda: KeptServer.made)
+    try:
+        assert ready.wait(PATIENCE)
+        yield told[0]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def test_a_hostile_servers_pages_are_quiet_and_fit_every_screen(address: str) -> None:

@@ -99,9 +99,12 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Subject]
         yield
 
     settings = f"[ui]\nlisten = '{HOST}:{port}'\napplications = true\ncontrol = true\n"
-    limits = apply_page.TRIES, sessions.REQUESTS_PER_MINUTE
-    apply_page.TRIES = sessions.REQUESTS_PER_MINUTE = 10**9
-    with a_world(kits, tmp_path_factory.mktemp("server"), settings, join=600.0, serve_pages=serve) as world:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        a_world(kits, tmp_path_factory.mktemp("server"), settings, join=600.0, serve_pages=serve) as world,
+    ):
+        patch.setattr(apply_page, "TRIES", 10**9)
+        patch.setattr(sessions, "REQUESTS_PER_MINUTE", 10**9)
         world.submit(job_config(3, "sites = ['plant-a', 'plant-c']"))
         project = Project(world, f"https://{HOST}:{port}")
         with project.connection("the-admin") as admin, project.connection("the-lead") as lead:
@@ -114,7 +117,6 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Subject]
                 (stranger, project.address),
             ]
             yield [subject(client, origin) for client, origin in clients]
-    apply_page.TRIES, sessions.REQUESTS_PER_MINUTE = limits
 
 
 def logged_in(app: Any, project: Project, name: str) -> WebClient:

@@ -5,6 +5,8 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -190,9 +192,10 @@ def test_closing_a_link_ends_what_waits(link: ServerLink, service: SpoolService)
         service.waiting.wait(60)
         link.close()
 
-    threading.Thread(target=close_soon).start()
-    with pytest.raises(UnreachableError):
-        list(link.follow(FollowLog(job="j")))
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(close_soon)
+        with pytest.raises(UnreachableError):
+            list(link.follow(FollowLog(job="j")))
     with pytest.raises(UnreachableError):
         link.call(ping())
     assert service.gone.wait(60)
@@ -329,12 +332,14 @@ def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.Mo
 def test_a_reconnecting_link_gives_up_or_is_closed(scheme: str) -> None:
     nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
     link = ReconnectingLink([nobody], lambda url: open_link(url, papers("alpha")), backoff=QUICK, retry_seconds=0.3)
-    with pytest.raises(UnreachableError):
+    with closing(link), pytest.raises(UnreachableError):
         link.call(ping())
     patient = ReconnectingLink([nobody], lambda url: open_link(url, papers("alpha")), backoff=QUICK)
-    threading.Timer(0.3, patient.close).start()
+    timer = threading.Timer(0.3, patient.close)
+    timer.start()
     with pytest.raises(UnreachableError, match="closed"):
         patient.call(ping())
+    timer.join()
 
 
 @pytest.mark.parametrize("retry_seconds", [0.0, 1.0, 20.0, 60.0])
