@@ -137,8 +137,8 @@ def check(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> int
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path) -> None:
-    Files.folder = tmp_path
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "folder", tmp_path)
 
 
 def chosen(runs: int, seed: int) -> list[tuple[Way, tuple[str, ...], int, float]]:

@@ -1,9 +1,7 @@
 """Profiles by class: what they see and what they do not, against an independent calculation; and lies in them."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-sys.path.insert(0, str(Path(__file__).parent))
 from winnow.core import ConfigError, Outcome, Rejected, Reply, RoundFinished, Selected, Task
 from winnow.data import DataSet, from_arrays
 from winnow.learn.handlers import ProfileSettings, profile_clients
