@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from command_line import call
+from registries import restored
 from winnow.cli.app import app
 from winnow.cli.options import builtin_algorithms, complete_source, preset_names
 from winnow.config.resolve import presets, resolve
@@ -114,13 +115,14 @@ Recipe(name="{name}", summary="{name} of the file", select=UniformSelector, aggr
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch) -> None:
+def own(tmp_path: Path, monkeypatch) -> Iterator[None]:
     """A file with a variant and a plugin, and another plugin beside it; what they register is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Recipe, "known", dict(Recipe.known))
     Path("mine.toml").write_text(VARIANTS)
     Path("own.py").write_text(PLUGIN.format(name="gentle-one"))
     Path("more.py").write_text(PLUGIN.format(name="gentle-two"))
+    with restored():
+        yield
 
 
 @pytest.mark.usefixtures("own")

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import winnow.learn.algorithms  # noqa: F401 - all recipes are known before any test puts back what was known
 from command_line import call, write_tiny
-from winnow.core import Choice
-from winnow.learn.algorithm import Recipe
+from registries import restored
 
 SERVER = '''
 """Half a step towards the aggregate."""
@@ -52,14 +50,8 @@ RECIPE = "from winnow.learn.algorithm import Recipe\nRecipe(name='x', summary=''
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """What a plugin registers is known in this process: other tests must not see it."""
-    families = [family for family in Choice.__subclasses__() if "members" in vars(family)]
-    members, recipes = [dict(family.members) for family in families], dict(Recipe.known)
-    yield
-    for family, before in zip(families, members, strict=True):
-        family.members.clear()
-        family.members.update(before)
-    Recipe.known.clear()
-    Recipe.known.update(recipes)
+    with restored():
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from registries import restored
 from winnow.config.plugins import load_plugins
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
 from winnow.experiment.build_simulation import prepare_run
@@ -32,8 +33,10 @@ def cluster() -> Iterator[None]:
         import ray
 
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str], dict[str, torch.Tensor]]:
@@ -76,8 +79,9 @@ class TestOnACluster:
     def test_what_a_plugin_defines_is_known_to_actors(self, tmp_path: Path) -> None:
         plugin = tmp_path / "held.py"
         plugin.write_text(PLUGIN)
-        load_plugins([plugin], "here")
-        here, there = (trained("client.name=held", *sets) for sets in ((), ('engine.workers="ray"',)))
+        with restored():
+            load_plugins([plugin], "here")
+            here, there = (trained("client.name=held", *sets) for sets in ((), ('engine.workers="ray"',)))
         assert same(here, there)
 
     def test_a_mistake_in_making_the_site_is_raised_as_it_is(self) -> None:
