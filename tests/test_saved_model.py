@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import nn
 
 import winnow
 from command_line import call, write_tiny
+from support.needs import PROC
 from winnow.core import ModelError, RunError, WinnowError
 from winnow.experiment.model_export import import_onnxruntime
 from winnow.experiment.model_folder import digest_of_state
@@ -355,10 +355,6 @@ def replace_info(result: winnow.Result, **changed: Any) -> Any:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Callable[[winnow.Result], Any]:
-    for package in ("onnxruntime", "onnxscript"):
-        if find_spec(package) is None:
-            pytest.skip("needs the extra export")
-
     def export(result: winnow.Result) -> Any:
         return import_onnxruntime().InferenceSession(str(result.export_onnx(tmp_path / "model.onnx")))
 
@@ -373,8 +369,7 @@ print(any("onnxruntime.db" in os.path.realpath(f"/proc/self/fd/{each}") for each
 """
 
 
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra export")
-@pytest.mark.skipif(sys.platform != "linux", reason="open files are read from Linux's /proc")
+@PROC.unless(Path("/proc/self/fd").exists())
 def test_onnxruntime_starts_without_telemetry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
@@ -442,7 +437,6 @@ class Branching(nn.Module):
 
 
 def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript", reason="needs the extra export")
     result = replace(numbers_model().saved, model=Branching())
     with pytest.raises(ModelError, match="the model cannot be exported to ONNX") as refused:
         result.export_onnx(tmp_path / "model.onnx")
