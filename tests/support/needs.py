@@ -6,6 +6,7 @@ missing; any other skip fails the run. A skip for any other reason fails every r
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -72,8 +73,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print one line on what was skipped, and a line per test that must not be skipped."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+    """End the summary with one line on what was skipped, and a line per test that must not be skipped."""
+    yield
     counts = Counter(need for reason in _skipped(config).values() if (need := need_of(reason)))
     if counts:
         parts = [f"{count} need {need.what} ({need.remedy})" for need, count in counts.most_common()]

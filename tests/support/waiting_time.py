@@ -61,7 +61,9 @@ def pytest_testnodedown(node: Any) -> None:
     _add(**getattr(node, "workeroutput", {}).get("waiting", {}))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    yield
     if wall := _spent["wall"]:
         share, without = _spent["waiting"] / wall, 1 - _spent["cpu"] / wall
         terminalreporter.write_line(f"waiting: {share:.0%} of {wall:.0f} s ({without:.0%} without processor time)")
