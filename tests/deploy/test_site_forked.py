@@ -160,15 +160,41 @@ def test_a_process_that_cannot_be_forked_ends_no_other(
 def test_a_forked_worker_is_ended_with_its_group_and_small(
     tmp_path: Path, program: Path, limits: ProcessLimits
 ) -> None:
-    program.write_text("import os, time; child = os.fork(); print(os.getpid(), flush=True); time.sleep(600)")
+    program.write_text(FORKING)
     process = WorkerProcess(
         folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, program=str(program)
     )
-    pids = [int(word) for word in waited(lambda: numbers(tmp_path / "log", 2))]
-    assert all(pss(each) < 100 * MB for each in pids)
-    process.kill()
-    process.close()
+    try:
+        (worker,) = map(int, waited(lambda: numbers(tmp_path / "log", 1)))
+        own, loaded = memory(worker, "Private_Dirty"), memory(worker, "Rss")
+        assert loaded > 100 * MB, "it has loaded torch"
+        assert own < loaded / 4, "and shares most of it with the fork server"
+        (tmp_path / "work" / "measured").touch()
+        pids = [int(word) for word in waited(lambda: numbers(tmp_path / "log", 3))]
+    finally:
+        process.kill()
+        process.close()
     assert waited(lambda: not any(map(alive, pids)))
+
+
+FORKING = """
+import os, time
+from pathlib import Path
+
+print(os.getpid(), flush=True)
+while not Path("measured").exists():
+    time.sleep(0.01)
+os.fork()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def memory(process: int, what: str) -> int:
+    """Bytes of a kind; Private_Dirty is what the process has written and shares with no other."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{what}:"))
+    return int(line.split()[1]) * 1024
 
 
 def test_a_forked_worker_dies_with_the_agent_that_asked_for_it(tmp_path: Path, program: Path) -> None:
