@@ -133,9 +133,12 @@ def main() -> None:
     die_with_parent()
     path = Path(sys.argv[1])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        path.chmod(0o600)
+        starting = path.with_name(f"{path.name}.starting")
+        starting.unlink(missing_ok=True)
+        listener.bind(str(starting))
+        starting.chmod(0o600)
         listener.listen(1024)
+        starting.rename(path)  # a socket of this name accepts connections
         for module in PRELOADED_MODULES:
             importlib.import_module(module)
         _compile()
