@@ -26,7 +26,9 @@ def execute_notebook(path: Path, folder: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     where, seconds = {"metadata": {"path": str(folder)}}, SECONDS_PER_CELL
     with tempfile.TemporaryDirectory() as sockets:  # no port that others on this machine could connect to
-        manager = AsyncKernelManager(transport="ipc", ip=f"{sockets}/kernel")
+        manager = AsyncKernelManager(
+            transport="ipc", ip=f"{sockets}/kernel", connection_file=f"{sockets}/connection.json"
+        )
         client = NotebookClient(notebook, km=manager, timeout=seconds, startup_timeout=seconds, resources=where)
         return client.execute()
 
