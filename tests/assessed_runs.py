@@ -42,9 +42,11 @@ def write_assessed_run(
     finished: bool = True,
     config: str = CONFIG,
     assessed: bool = True,
+    accuracy: float = 0.5,
 ) -> Path:
     """Four rounds in which client k was invited in the first 1 + k % 4. They are assessed after the second and the last
-    round: first all are fine. `actions` are (client, action, reason), after the last round.
+    round: first all are fine. `actions` are (client, action, reason), after the last round. The untrained model has
+    this `accuracy`: runs with another one are no copies of each other.
     """
     label = RunLabel(name="hospitals", algorithm="fedavg", seed=0, metric="accuracy", clock="none")
     conditions = {
@@ -55,14 +57,14 @@ def write_assessed_run(
     }
     numbers = np.arange(len(clients))
     with RunFolder.create(folder, config, conditions, label) as run:
-        run.record(Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.5}}))
+        run.record(Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": accuracy}}))
         for number in range(1, 5):
             invited = numbers[1 + numbers % 4 >= number]
             counts = np.ones(len(invited), np.int64)
             run.record(Selected(round=number, at=0.0, version=number - 1, clients=invited, counts=counts))
             if number == 1:
                 run.record(Rejected(round=1, at=0.0, client=int(invited[-1]), reason="the update is not finite"))
-            metrics = {"reference": {"accuracy": 0.5 + 0.1 * number}}
+            metrics = {"reference": {"accuracy": accuracy + 0.1 * number}}
             run.record(RoundFinished(round=number, at=0.0, version=number, metrics=metrics, aggregated=invited))
             if assessed and number in (2, 4):
                 told = clients if number == 4 else [Client(name="")] * len(clients)

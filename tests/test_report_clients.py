@@ -77,7 +77,7 @@ def test_rejected_replies_have_names(tmp_path: Path) -> None:
 
 def test_several_runs_show_who_looks_bad_after_how_they_compare(tmp_path: Path) -> None:
     fine = [Client(name="St Mary"), Client(name="Holm")]
-    runs = [write_assessed_run(tmp_path / "a"), write_assessed_run(tmp_path / "b", fine)]
+    runs = [write_assessed_run(tmp_path / "a"), write_assessed_run(tmp_path / "b", fine, accuracy=0.4)]
     text, page = page_of(*runs)
     assert page.headings.index("Summary") < page.headings.index("Clients")
     assert ["Eastgate", "310", "2", "9.41", "harmful", RANDOM] in page.rows
