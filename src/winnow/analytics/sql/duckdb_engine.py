@@ -40,7 +40,9 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         try:
             yield opened
         except duckdb.InterruptException:
-            raise DataError(f"the statement took longer than {MAX_SECONDS:,.0f} seconds; ask for less at once") from None
+            raise DataError(
+                f"the statement took longer than {MAX_SECONDS:,.0f} seconds; ask for less at once"
+            ) from None
         finally:
             limit.cancel()
             limit.join()  # its thread refers to the connection
