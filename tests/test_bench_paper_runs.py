@@ -41,17 +41,18 @@ def test_a_row_waits_for_its_candidates_and_does_not_run_with_the_seed_of_tuning
     data_set(data_directory, "mnist")
     common = ["paper_runs", "few-labels", "mnist-predictions", "--rounds", "1", "--data", str(data_directory)]
     quick = ["--set", "data.open=100", "--set", "local.steps=1", "--set", "data.clients=2"]
-    results = {rate: tmp_path / rate / "results.jsonl" for rate in ("0.01", "0.03", "0.1", "0.3")}
-    for rate, out in results.items():
-        candidate = f"labelled-only@local.learning_rate={rate}"
+    results = []
+    for rates in (("0.01", "0.03"), ("0.1", "0.3")):
+        out = tmp_path / rates[0]
+        candidates = [f"labelled-only@local.learning_rate={rate}" for rate in rates]
         monkeypatch.setattr(
-            "sys.argv", [*common, *quick, "--algorithms", candidate, "--seeds", "100", "--out", str(out.parent)]
+            "sys.argv", [*common, *quick, "--algorithms", *candidates, "--seeds", "100", "--out", str(out)]
         )
         main()
-        [line] = lines(out)
-        assert (line.algorithm, line.seed) == (candidate, 100)
+        results.append(out / "results.jsonl")
+        assert {(line.algorithm, line.seed) for line in lines(results[-1])} == {(each, 100) for each in candidates}
     row = [*common, *quick, "--algorithms", "labelled-only", "--seeds", "0", "100", "--out", str(tmp_path / "row")]
-    monkeypatch.setattr("sys.argv", [*row, "--tuned", *map(str, results.values())])
+    monkeypatch.setattr("sys.argv", [*row, "--tuned", *map(str, results)])
     main()
     assert [(line.algorithm, line.seed) for line in lines(tmp_path / "row" / "results.jsonl")] == [("labelled-only", 0)]
     monkeypatch.setattr("sys.argv", [*common, "--algorithms", "labelled", "--out", str(tmp_path / "wrong")])

@@ -26,6 +26,16 @@ from world import blobs, experiment, prepared
 SETS = ("engine.chunk=2", "select.count=7", "rounds=3", "data.partition.name=dirichlet", "local.batch_size=16")
 
 
+@pytest.fixture(autouse=True)
+def _no_leaks() -> None:
+    """Do not look for leaks: until the process ends, Ray keeps its logs, and connections even to lost actors."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_leaks_by_module() -> None:
+    """Do not look for leaks in this module either."""
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     with warnings.catch_warnings():
