@@ -4,9 +4,11 @@ import gc
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # The same examples every time: a red build must be red again when it is looked into. Machines may be slow.
@@ -50,6 +52,19 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Extensions that count what they have left at the end would complain of it."""
     gc.unfreeze()
+
+
+def _as_in_a_new_process() -> Iterator[None]:
+    """Give torch the same random numbers and number of threads whichever tests ran before."""
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+for_a_test = pytest.fixture(autouse=True)(_as_in_a_new_process)
+for_a_module = pytest.fixture(autouse=True, scope="module")(_as_in_a_new_process)
 
 
 @pytest.fixture(scope="session")

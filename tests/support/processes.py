@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-STARTS_PROCESSES = re.compile(r"\b(subprocess|multiprocessing|os\.fork|local_federation|pool_of|ray)\b")
+STARTS_PROCESSES = re.compile(r"\b(subprocess|multiprocessing|os\.fork|local_federation|child_processes|pool_of|ray)\b")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
