@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_configure() -> None:
     """What is loaded from here on stays: the collector need not go through it again and again."""
     gc.disable()
+    # A shell starts commands in the background with interrupts ignored, which processes of tests would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cohort_training import train
-from test_stack_native import in_single_precision, pytestmark, trained_natively  # noqa: F401  # skipped likewise
+from test_stack_native import in_single_precision, trained_natively
 from test_stack_training import CLASSES, CROSS_ENTROPY, MODELS, MOMENTUM, make_data
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Sgd

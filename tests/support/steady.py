@@ -266,7 +266,8 @@ def main() -> int:
     wanted = {"processes": options.process_rounds, "whole": options.whole_rounds}
     options.folder.mkdir(exist_ok=True)
     file = options.folder / "rounds.jsonl"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     adopt_orphans()
     try:
         for kind, attempts in missing(wanted, read_rounds(file)).items():

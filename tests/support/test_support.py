@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from child_processes import running
 from support import steady
 from waiting import eventually
 
@@ -325,7 +326,7 @@ def test_an_interrupt_leaves_no_process_and_no_round(repeated: Path) -> None:
     past = steady.Round(number=1, commit="", kind="processes", load="idle", workers=1, seed=1)
     file.write_text("".join(json.dumps(vars(past)) + "\n" for _ in range(7)) + '{"number": 8, "com')
     command = [*STEADY, "--process-rounds", "8", "--whole-rounds", "0"]
-    with subprocess.Popen(
+    with running(
         command, cwd=repeated, env=environment_of(repeated), stdout=subprocess.PIPE, text=True
     ) as process:
         eventually(lambda: (repeated / "pids").exists() and (repeated / "pids").read_text(), "the test did not begin")
