@@ -151,7 +151,7 @@ class SubmittedJob:
             if seconds is not None and time.monotonic() > begun + seconds:
                 raise RunError(f"job {self.name} is still {state.status} after {seconds:g} seconds: {state.reason}")
             time.sleep(pause)
-            pause = min(5.0, 1.2 * pause)  # every question stands in the server's audit
+            pause = min(5.0, 1.5 * pause)  # every question stands in the server's audit
         if state.status != "finished":
             raise RunError(f"job {self.name} {state.status}: {state.reason}")
         return state
