@@ -384,6 +384,19 @@ def test_without_a_system_compiler_the_package_s_is_used(
     assert called.read_text() == "c++"
 
 
+def test_a_file_of_the_working_folder_does_not_stand_in_for_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ziglang.py").write_text("open('called', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    monkeypatch.setattr(load_or_compile_kernels, "COMPILERS", ("no-such-compiler",))
+    compiler = load_or_compile_kernels.find_compiler()
+    assert compiler is not None
+    subprocess.run(compiler, check=False, capture_output=True)
+    assert not Path("called").exists()
+
+
 @pytest.mark.slow(part="executions")
 def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
     source = small_source(tmp_path)

@@ -172,10 +172,21 @@ def fork_servers(folder: Path) -> list[int]:
     return found
 
 
+def test_a_fork_server_leaves_the_socket_of_another_alone(tmp_path: Path) -> None:
+    path = tmp_path / local.FORK_SERVER_SOCKET
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        with pytest.raises(RunError, match=r"fork-server did not start: .*already in use"):
+            local.running_fork_server(tmp_path).__enter__()
+        assert path.is_socket()
+    assert fork_servers(tmp_path) == []
+
+
 def test_a_fork_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
-    (tmp_path / local.FORK_SERVER_SOCKET).write_text("occupied")
-    with pytest.raises(RunError, match=r"fork-server did not start: .*already in use"):
+    (tmp_path / f"{local.FORK_SERVER_SOCKET}.starting").mkdir()
+    with pytest.raises(RunError, match=r"fork-server did not start: .*Is a directory"):
         local.running_fork_server(tmp_path).__enter__()
+    assert fork_servers(tmp_path) == []
 
 
 def test_a_fork_server_is_stopped_where_a_signal_arrives_while_it_starts(

@@ -41,7 +41,6 @@ class Need:
 POSTGRES = Need(what="PostgreSQL", remedy="apt install postgresql")
 BROWSER = Need(what="Chromium", remedy="apt install chromium")
 DATA = Need(what="data sets", remedy="set WINNOW_DATA to a folder that has them")
-COMPILER = Need(what="a C compiler", remedy="apt install gcc")
 SYSTEMD = Need(what="systemd", remedy="apt install systemd")
 SANDBOX = Need(what="a sandbox", remedy="use Linux 6.2 or newer with Landlock")
 MOUNTS = Need(what="permission to mount", remedy="run as root")
@@ -50,7 +49,7 @@ PROC = Need(what="/proc", remedy="use Linux")
 GPU = Need(what="a GPU", remedy="use a machine with CUDA", in_ci=True)
 PROCESSOR = Need(what="another processor", remedy="use another machine", in_ci=True)
 
-NEEDS = (POSTGRES, BROWSER, DATA, COMPILER, SYSTEMD, SANDBOX, MOUNTS, PORT_RANGES, PROC, GPU, PROCESSOR)
+NEEDS = (POSTGRES, BROWSER, DATA, SYSTEMD, SANDBOX, MOUNTS, PORT_RANGES, PROC, GPU, PROCESSOR)
 
 
 def data_set(folder: Path, name: str) -> Path:

@@ -173,6 +173,8 @@ def running_fork_server(folder: Path) -> Iterator[Path]:
     At a hundred sites, separately started job processes would not fit into memory.
     """
     path = folder / FORK_SERVER_SOCKET
+    if path.exists():
+        raise RunError(f"{FORK_SERVER_SOCKET} did not start: {path} is already in use")
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
         with _uninterrupted():

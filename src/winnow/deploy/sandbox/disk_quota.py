@@ -41,9 +41,8 @@ class DiskQuotaMonitor(Thread):
                 return
 
     def stop(self) -> None:
-        """Watch no longer, and wait until the thread has ended."""
+        """Watch no longer. The thread ends by itself: it may be looking through a job's millions of files."""
         self._stopped.set()
-        self.join()
 
 
 def exceeds_quota(places: Sequence[Path], process: int, limit: int) -> bool:

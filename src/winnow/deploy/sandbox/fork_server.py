@@ -133,8 +133,6 @@ def main() -> None:
     die_with_parent()
     path = Path(sys.argv[1])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        if path.exists():
-            raise FileExistsError(f"{path} is already in use")
         starting = path.with_name(f"{path.name}.starting")
         starting.unlink(missing_ok=True)
         listener.bind(str(starting))

@@ -60,6 +60,10 @@ class ForkedProcess:
         return code
 
     def kill(self) -> None:
+        """End the process and its group. May be called while another thread waits for the process."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            self.poll()  # the number of a process that has exited may be another's by now
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ import logging
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -101,7 +101,7 @@ class WinnowServer:
             admit=admit,
             calls=config.limits.concurrent_calls,
         )
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             audit = stack.enter_context(closing(_open_audit(self.database, kit)))
             warm_runner = stack.enter_context(closing(self._warm_runner()))
             resources = self._resources(revocations, audit, traffic, warm_runner)
@@ -110,6 +110,7 @@ class WinnowServer:
                 stack.enter_context(
                     serve_metrics(config.metrics_address, PrometheusCollector(router, queries, traffic))
                 )
+            stack.push_async_callback(server.stop, SHUTDOWN_SECONDS)
             await server.start()
             log.info(
                 "server %s of project %s is listening at %s (database %s)",
@@ -128,7 +129,6 @@ class WinnowServer:
                 leading.cancel()
                 with suppress(asyncio.CancelledError):
                     await leading
-                await server.stop(SHUTDOWN_SECONDS)
         log.info("server %s stopped", kit.name)
 
     def _pages(

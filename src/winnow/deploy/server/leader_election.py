@@ -35,10 +35,12 @@ class LeaderElection:
                 await asyncio.sleep(CHECK_SECONDS)
         finally:
             renewing.cancel()
-            await self._stop_leading(graceful=True)
-            with suppress(SQLAlchemyError):
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._lease.release)
-            self._thread.shutdown()
+            try:
+                await self._stop_leading(graceful=True)
+                with suppress(SQLAlchemyError):
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self._lease.release)
+            finally:
+                self._thread.shutdown()
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()

@@ -178,7 +178,13 @@ def find_compiler() -> tuple[str, ...] | None:
         if found := shutil.which(name):
             return (found,)
     if importlib.util.find_spec(COMPILER_PACKAGE):
-        return (sys.executable, "-m", COMPILER_PACKAGE, "c++")
+        return (
+            sys.executable,
+            "-P",
+            "-m",
+            COMPILER_PACKAGE,
+            "c++",
+        )  # -P: a ziglang.py of the working folder is not run
     return None
 
 
