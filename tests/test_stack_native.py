@@ -364,17 +364,18 @@ def test_it_can_be_switched_off() -> None:
 def test_without_a_system_compiler_the_package_s_is_used(
     fresh_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package is stood for by a module that says how it was called and runs the real compiler."""
-    real = load_or_compile_kernels.find_compiler()
-    assert real is not None
+    """A module takes the place of the package: it notes how it was called, and runs the compiler that is here."""
+    compiler = load_or_compile_kernels.find_compiler()
+    assert compiler is not None
     package = tmp_path / "packages" / "ziglang"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     called = tmp_path / "called"
     (package / "__main__.py").write_text(
-        f"import pathlib, subprocess, sys\n"
+        "import os, pathlib, subprocess, sys\n"
+        "del os.environ['PYTHONPATH']  # the compiler that is here may be the real package\n"
         f"pathlib.Path({str(called)!r}).write_text(sys.argv[1])\n"
-        f"sys.exit(subprocess.call([*{real!r}, *sys.argv[2:]]))\n"
+        f"sys.exit(subprocess.call([*{compiler!r}, *sys.argv[2:]]))\n"
     )
     monkeypatch.syspath_prepend(package.parent)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
