@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from child_processes import running
-from support import steady
+from support import steady, waiting_time
 from waiting import eventually
 
 PLUGINS = ("needs", "processes", "shuffle", "time_limits", "waiting_time")
@@ -227,31 +227,153 @@ def test_a_whole_module_cannot_be_skipped(suite: Path, workers: str) -> None:
 
 # Waiting --------------------------------------------------------------------------------------------------------------
 
-BUSY_AND_WAITING = """
-import os, subprocess, sys, time
+SLEEPING = "import time\ndef test_a(): time.sleep(0.5)\ndef test_b(): time.sleep(0.5)\n"
+USED = """
+import itertools
+from support import waiting_time
 
-def test_waits():
-    time.sleep(1.0)
+measurements = itertools.count()
 
-def test_works():
-    until = time.process_time() + 1.0
-    while time.process_time() < until: pass
+def used():
+    now = next(measurements)
+    return now * 10.0, now * 4.0, {"self": now * 1.0, "7": now * 2.0}
 
-def test_has_others_work():
-    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 1.0: pass"], check=True)
+waiting_time._used = used
 """
+"""Each test takes 10 s: it works for 4 s, and its two processes have no core for 3 s."""
+SPINNING = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
 
 
 @WORKERS
-def test_the_time_spent_waiting_is_told_from_work(suite: Path, workers: str) -> None:
-    (suite / "test_times.py").write_text(BUSY_AND_WAITING)
+def test_a_process_that_works_or_has_no_core_does_not_wait(suite: Path, workers: str) -> None:
+    (suite / "conftest.py").write_text(USED)
+    (suite / "test_times.py").write_text("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
+    assert "waiting: 30% of 30 s (60% without processor time)\n" in run(suite, workers).stdout
+
+
+@WORKERS
+def test_the_time_spent_waiting_is_measured(suite: Path, workers: str) -> None:
+    (suite / "test_times.py").write_text(SLEEPING)
     done = run(suite, workers)
-    found = re.search(r"^waiting: (\d+)% of (\d+) s \((-?\d+)% without processor time\)$", done.stdout, re.MULTILINE)
+    found = re.search(r"^waiting: \d+% of (\d+) s \(-?\d+% without processor time\)$", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
-    waiting, wall, without = map(int, found.groups())
-    assert wall >= 3
-    assert waiting <= without, "a process that is ready does not wait"
-    assert 0.5 < waiting / 100 * wall < wall - 1.5, "one test waits for a second, two work for one each"
+    assert int(found[1]) >= 1
+
+
+def test_the_processor_time_of_child_processes_counts() -> None:
+    command = [sys.executable, "-c", SPINNING]
+    _, before, _ = waiting_time._used()
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        _, after, delays = waiting_time._used()
+    assert after - before > 0.4
+    assert str(process.pid) in delays
+
+
+# Leaks ----------------------------------------------------------------------------------------------------------------
+
+SHORT_GRACE = """
+import gc
+from support import leaks
+
+leaks.GRACE = 0.2
+gc.disable()
+"""
+LEAKING = """
+import subprocess, tempfile, threading
+
+KEPT = []
+
+def test_closes_all():
+    with open(__file__), tempfile.NamedTemporaryFile(), subprocess.Popen(["true"]):
+        thread = threading.Thread(target=print)
+        thread.start()
+        thread.join()
+
+def test_descriptor():
+    KEPT.append(open(__file__))
+
+def test_thread():
+    threading.Thread(target=threading.Event().wait, name="helper", daemon=True).start()
+
+def test_process():
+    KEPT.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+
+def test_file():
+    tempfile.mkdtemp(prefix="forgotten")
+
+def test_garbage():
+    cycle = [open(__file__)]
+    cycle.append(cycle)
+"""
+SHARING = """
+import mmap, socket, sqlite3
+import grpc
+import pytest
+
+KEPT = []
+
+class Cycle:
+    def __init__(self, *held):
+        self.held = (self, *held)
+
+@pytest.fixture(scope="module", autouse=True)
+def held():
+    with socket.socket() as held:
+        yield held
+
+def test_closes_all(tmp_path):
+    connection = sqlite3.connect(tmp_path / "file.db")
+    channel = grpc.insecure_channel("unix:/nowhere")
+    connection.close()
+    channel.close()
+    KEPT.append(open(__file__))  # so that something new remains
+    Cycle(connection, channel)
+
+def test_connection(tmp_path):
+    Cycle(sqlite3.connect(tmp_path / "file.db"))
+
+def test_mapping(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with (tmp_path / "file").open("rb") as file:
+        Cycle(mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ))
+
+def test_channel():
+    KEPT.append(open(__file__))
+    Cycle(grpc.insecure_channel("unix:/nowhere"))
+
+def test_socket():
+    Cycle(socket.socket())
+
+def test_end():
+    pass
+"""
+
+
+def test_the_test_that_leaks_is_the_test_that_fails(suite: Path) -> None:
+    (suite / "conftest.py").write_text(SHORT_GRACE)
+    (suite / "test_leaking.py").write_text(LEAKING)
+    (suite / "test_sharing.py").write_text(SHARING)
+    done = run(suite, "-psupport.leaks")
+    only_collected = r"\(closed only by the garbage collector\)"
+    expected = {
+        "test_leaking.py::test_descriptor": r"descriptor \d+: \S+/test_leaking.py",
+        "test_leaking.py::test_thread": r"thread 'helper'",
+        "test_leaking.py::test_process": r"descriptor \d+: pipe:\S+\n  process \d+: cat",
+        "test_leaking.py::test_file": r"temporary file \S+/forgotten\w+",
+        "test_leaking.py::test_garbage": r"descriptor \d+: \S+/test_leaking.py \(closed by the garbage collector\)",
+        "test_sharing.py::test_connection": rf".*<sqlite3.Connection object at \w+> {only_collected}",
+        "test_sharing.py::test_mapping": rf"<mmap.mmap closed=False.*> {only_collected}",
+        "test_sharing.py::test_channel": rf"<grpc._channel.Channel object at \w+> {only_collected}",
+        "test_sharing.py::test_socket": rf"unclosed <socket.socket fd=.*> {only_collected}",
+        "test_sharing.py (fixtures of the module)": r"descriptor .*, open after test_sharing.py::test_closes_all\n"
+        r"  descriptor .*, open after test_sharing.py::test_channel",
+    }
+    for name, leak in expected.items():
+        assert re.search(rf"^{re.escape(name)} leaks:\n  {leak}\n[_=]", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.count(" leaks:\n  ") == len(expected)
+    assert re.search(r"\b12 passed, 10 errors in", done.stdout), done.stdout
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------------
@@ -289,7 +411,7 @@ def rounds_of(suite: Path) -> list[steady.Round]:
     return steady.read_rounds(suite / ".steady" / "rounds.jsonl")
 
 
-def test_rounds_are_repeated_until_enough_have_passed_since_the_last_failure(repeated: Path) -> None:
+def test_rounds_are_run_that_are_missing_since_the_last_failure(repeated: Path) -> None:
     assert repeat(repeated, 2, 1).returncode == 0
     first = rounds_of(repeated)
     assert [each.kind for each in first] == ["processes", "processes", "whole"]
@@ -326,9 +448,7 @@ def test_an_interrupt_leaves_no_process_and_no_round(repeated: Path) -> None:
     past = steady.Round(number=1, commit="", kind="processes", load="idle", workers=1, seed=1)
     file.write_text("".join(json.dumps(vars(past)) + "\n" for _ in range(7)) + '{"number": 8, "com')
     command = [*STEADY, "--process-rounds", "8", "--whole-rounds", "0"]
-    with running(
-        command, cwd=repeated, env=environment_of(repeated), stdout=subprocess.PIPE, text=True
-    ) as process:
+    with running(command, cwd=repeated, env=environment_of(repeated), stdout=subprocess.PIPE, text=True) as process:
         eventually(lambda: (repeated / "pids").exists() and (repeated / "pids").read_text(), "the test did not begin")
         everything = descendants(process.pid)
         assert len(everything) >= 4, "pytest, its worker, the process of the test, and the load"
