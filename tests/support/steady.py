@@ -1,7 +1,8 @@
-"""Repeat the tests in random orders, under changing loads and on 1, 3 and 6 workers, until nothing fails any more.
+"""Repeat the tests in random orders, under changing loads and on 1, 3 and 6 workers.
 
-`make test-steady` runs rounds of the tests that start processes and rounds of the whole suite. The file
-`.steady/rounds.jsonl` gets a line per round, so an interrupted run resumes; the log of a failed round stays next to it.
+`make test-steady` runs rounds of the tests that start processes and rounds of the whole suite. One call runs the
+rounds of each kind that are missing since the last failure, and exits with 1 if a round failed. The file
+`.steady/rounds.jsonl` gets a line per round, so the next call resumes; the log of a failed round stays next to it.
 """
 
 import argparse
@@ -256,7 +257,7 @@ def longest(seconds: dict[str, float]) -> list[str]:
 
 
 def main() -> int:
-    """Run rounds until as many as wanted have passed; each kind gets that number of attempts."""
+    """Attempt the missing rounds of each kind once; return 1 if rounds are still missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--process-rounds", type=int, default=20, help="rounds of tests that start processes")
     parser.add_argument("--whole-rounds", type=int, default=4, help="rounds of the whole suite")
