@@ -295,7 +295,15 @@ def test_epsilon_is_that_of_the_gaussian_mechanism_at_half_the_noise_over_epochs
 
 
 def test_another_label_moves_what_leaves_and_the_top_by_twice_the_clip_at_most() -> None:
-    """With so little noise that it does not count, and gradients far longer than the clip."""
+    """With so little noise that it does not count. Some rows have gradients longer than the clip for both labels."""
+    moves = [_moved_by_another_label(seed) for seed in range(8)]
+    assert max(moves) <= 0.02 * 1.001
+    assert max(moves) > 0.015, "the bound is nearly reached"
+
+
+def _moved_by_another_label(seed: int) -> float:
+    """Change the first label and return how far all that depends on it moves."""
+    torch.manual_seed(seed)
     plan = SplitPlan(
         bottoms={"bank": nn.Linear(4, 4)}, top=nn.Linear(4, 2), labels="insurer", metric=METRICS["accuracy"],
         learning_rate=1.0, protection=CutProtection(clip=0.01, noise=1e-9),
@@ -309,9 +317,8 @@ def test_another_label_moves_what_leaves_and_the_top_by_twice_the_clip_at_most()
         leaving = party.learn(shown, batch, np.random.default_rng(0))["bank"]
         top = torch.cat([value.detach().flatten() for value in party.modules()["top"].parameters()])
         found.append((leaving.flatten(), top))
-    moved = torch.cat([one - other for one, other in zip(*found, strict=True)]).norm() * 8
-    assert 0.01 < moved <= 0.02 * 1.001
-    assert torch.equal(found[0][0][4:], found[1][0][4:])  # of other samples nothing changes
+    assert torch.equal(found[0][0][4:], found[1][0][4:]), "what leaves for other rows does not change"
+    return float(torch.cat([one - other for one, other in zip(*found, strict=True)]).norm() * 8)
 
 
 # Liars ----------------------------------------------------------------------------------------------------------------
