@@ -30,6 +30,12 @@ pytest_plugins = [
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # bench/ is tested, but not installed
+# A shell starts commands in the background with interrupts ignored, which processes of tests would inherit.
+HANDLERS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 PARTS = re.findall(r"^PARTS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
 
 
@@ -43,8 +49,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_configure() -> None:
     """What is loaded from here on stays: the collector need not go through it again and again."""
     gc.disable()
-    # A shell starts commands in the background with interrupts ignored, which processes of tests would inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:
@@ -58,10 +64,12 @@ def pytest_unconfigure() -> None:
 
 
 def _as_in_a_new_process() -> Iterator[None]:
-    """Give torch the same random numbers and number of threads whichever tests ran before."""
+    """Give torch the same random numbers and number of threads, and Ctrl-C its meaning, whichever tests ran before."""
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     yield
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
 

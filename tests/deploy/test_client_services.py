@@ -58,6 +58,7 @@ def test_a_unit_is_hardened_and_leaves_the_sandbox_possible(path: Path) -> None:
     assert calls <= set(service["SystemCallFilter"].split())
 
 
+@pytest.mark.slow(part="deploy")
 @SYSTEMD.unless(shutil.which("systemd-analyze") is not None)
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_finds_no_fault_in_a_unit(path: Path, tmp_path: Path) -> None:

@@ -26,18 +26,26 @@ def exit_on_interrupt(advice: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def single_interrupt() -> Iterator[None]:
-    """Ctrl-C, a closed terminal (SIGHUP) and a kill (SIGTERM) interrupt; once one has, nothing disturbs the leaving."""
+    """Interrupt at Ctrl-C, a closed terminal (SIGHUP) or a kill (SIGTERM). After the first one the process ignores all
+    three, so that nothing disturbs it while it leaves.
+    """
     endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    interrupted = False
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         for each in endings:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = [signal.signal(each, interrupt) for each in endings]
-    yield
-    for each, handler in zip(endings, before, strict=True):
-        signal.signal(each, handler)
+    try:
+        yield
+    finally:
+        if not interrupted:
+            for each, handler in zip(endings, before, strict=True):
+                signal.signal(each, handler)
 
 
 def shell_argument(path: Path) -> str:
