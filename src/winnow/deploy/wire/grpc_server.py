@@ -2,6 +2,7 @@
 
 import logging
 import resource
+import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeAlias
@@ -137,13 +138,22 @@ def _certificate(context: Context) -> bytes:
     return certificate
 
 
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear what the frames of an answered error refer to: each other and, through this call, the server."""
+    while error is not None:
+        trace = error.__traceback__
+        error.__traceback__ = None
+        traceback.clear_frames(trace)
+        error = error.__context__
+
+
 async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -> bytes:
     try:
         return await answer()
     except RequestRefusedError as refused:
         too_many = isinstance(refused, TooManyRequestsError)
         packed = encode_refusal(refused)
-        refused.__traceback__ = refused.__context__ = None  # their frames refer to this call and to each other
+        _clear_frames(refused)
     # Not `abort`: the exception that it raises refers to itself, and with it to the server.
     context.set_trailing_metadata(((REFUSAL_KEY, packed),))
     context.set_details("refused")
