@@ -327,12 +327,17 @@ class World:
 
 @contextmanager
 def a_world(
-    kits: Path, folder: Path, settings: str = "", join: float = 0.5, serve_pages: ServePages | None = None
+    kits: Path,
+    folder: Path,
+    settings: str = "",
+    join: float = 0.5,
+    serve_pages: ServePages | None = None,
+    lease: float = 60.0,
 ) -> Iterator[World]:
+    """Run a server. Its lease is long: on a busy machine a server may be late to renew it, and then does not lead."""
     url = f"memory://{uuid4().hex}"
     config = folder / "server.toml"
-    # A long lease: a server that a busy machine keeps from renewing it does not lose it.
-    config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin_wait = {join}\nlease = 60.0\n{settings}")
+    config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin_wait = {join}\nlease = {lease}\n{settings}")
     world = World(folder, kits, url)
     with server_here(kit_of(kits, "server-1"), config, serve_pages), closing(world):
         yield world

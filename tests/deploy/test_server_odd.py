@@ -116,7 +116,7 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
         assert person.link.call(GetStatus()).lease_token == 1
 
 
-def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reign_that_begins_anew_has_a_new_token(kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = LeaderWrites.append, []
 
     def fail(self: LeaderWrites, job: str, lines: Any) -> None:
@@ -126,11 +126,12 @@ def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pyt
         real(self, job, lines)
 
     monkeypatch.setattr(LeaderWrites, "append", fail)
-    world.site("plant-a")
-    person = world.submit(job_config(3, HERE, "pause = 0.3"))
-    assert person.wait("job", "finished", "failed").status == "finished"
-    assert failures
-    assert person.link.call(GetStatus()).lease_token == 2
+    with a_world(kits, tmp_path, lease=2.0) as world:
+        world.site("plant-a")
+        person = world.submit(job_config(3, HERE, "pause = 0.3"))
+        assert person.wait("job", "finished", "failed").status == "finished"
+        assert failures
+        assert person.link.call(GetStatus()).lease_token == 2
 
 
 # Floods ---------------------------------------------------------------------------------------------------------------
