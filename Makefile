@@ -17,7 +17,7 @@ MACHINES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 WORKERS ?= 3
 
 # Slow tests say which part they belong to: @pytest.mark.slow(part="…").
-PARTS := science papers executions attacks kills deploy docs chaos endurance
+PARTS := science papers executions attacks kills deploy docs suite chaos endurance
 # These measure seconds and memory, so they run one test at a time.
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
@@ -30,7 +30,7 @@ WHOLE_ROUNDS ?= 4
 
 help:
 	@echo "make demo         FedProf against FedAvg-RP on bundled data, 10 s after set-up"
-	@echo "make test         the tests, under 8 minutes on 2 cores"
+	@echo "make test         the tests, about ten minutes on 2 cores"
 	@echo "make test-slow    what takes longer, part by part, about an hour; PART=name runs one of"
 	@echo "                  $(PARTS)"
 	@echo "make test-steady  the tests over and over, in random orders and under load; resumes where it stopped"

@@ -411,6 +411,7 @@ def rounds_of(suite: Path) -> list[steady.Round]:
     return steady.read_rounds(suite / ".steady" / "rounds.jsonl")
 
 
+@pytest.mark.slow(part="suite")
 def test_rounds_are_run_that_are_missing_since_the_last_failure(repeated: Path) -> None:
     assert repeat(repeated, 2, 1).returncode == 0
     first = rounds_of(repeated)
@@ -433,6 +434,7 @@ def test_rounds_are_run_that_are_missing_since_the_last_failure(repeated: Path) 
     assert len(rounds_of(repeated)) == 6, "nothing is left to do"
 
 
+@pytest.mark.slow(part="suite")
 def test_a_leak_is_a_failure_and_is_listed_as_one(repeated: Path) -> None:
     (repeated / "leaking").touch()
     done = repeat(repeated, 0, 1)
@@ -441,6 +443,7 @@ def test_a_leak_is_a_failure_and_is_listed_as_one(repeated: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow(part="suite")
 def test_an_interrupt_leaves_no_process_and_no_round(repeated: Path) -> None:
     (repeated / "hanging").touch()
     file = repeated / ".steady" / "rounds.jsonl"
