@@ -92,12 +92,12 @@ test-newest test-oldest: test-%:
 		--resolution $(RESOLUTION) -e ".[dev]"
 	.venv-$*/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-# All extras, and what this file installs by name. torch keeps its version; a build of it (+cpu) is no part of that.
+# All extras, and what this file installs by name, for the first Python 3.11: Debian 12 has 3.11.2. torch keeps its version; a build of it (+cpu) is no part of that.
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	{ printf "auditwheel\npatchelf\nziglang\n"; grep "^torch==" constraints.txt; } >.venv-lock/more.txt
-	.venv-lock/bin/python .ci/uv.py pip compile --quiet --upgrade --all-extras --no-annotate --no-header \
+	.venv-lock/bin/python .ci/uv.py pip compile --quiet --upgrade --python-version 3.11 --all-extras --no-annotate --no-header \
 		--output-file .venv-lock/versions.txt pyproject.toml .venv-lock/more.txt
 	{ head -n 2 constraints.txt; sed "s/+cpu$$//" .venv-lock/versions.txt | LC_ALL=C sort -f; } >.venv-lock/constraints.txt
 	mv .venv-lock/constraints.txt constraints.txt

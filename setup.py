@@ -26,6 +26,8 @@ class BuildWithKernels(build_py):
 
     def run(self) -> None:
         super().run()
+        if self.editable_mode:  # nothing is built
+            return
         if commit := _commit():
             (Path(self.build_lib) / "winnow" / "commit.txt").write_text(f"{commit}\n")
         if MACHINE is None:
