@@ -92,7 +92,8 @@ test-newest test-oldest: test-%:
 		--resolution $(RESOLUTION) -e ".[dev]"
 	.venv-$*/bin/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-# All extras, and what this file installs by name, for the first Python 3.11: Debian 12 has 3.11.2. torch keeps its version; a build of it (+cpu) is no part of that.
+# All extras, and what this file installs by name, for any Python 3.11: Debian 12 has 3.11.2. torch keeps its version,
+# without the name of its build (+cpu).
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
