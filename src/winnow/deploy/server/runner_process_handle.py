@@ -75,15 +75,18 @@ class RunnerProcess:
         May be called twice, and after it has exited.
         """
         try:
-            async with asyncio.timeout(timeout):
-                await asyncio.to_thread(self._process.wait, timeout + 1.0)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            log.debug("killing runner process %d", self.pid)
-        status = await asyncio.to_thread(self._process.end)
-        self._ended = True
-        self._outgoing.put(None)
-        with contextlib.suppress(OSError):  # closed already
-            self._process.socket.shutdown(socket.SHUT_RDWR)  # another process may hold the other end
+            try:
+                async with asyncio.timeout(timeout):
+                    await asyncio.to_thread(self._process.wait, timeout + 1.0)
+            except (TimeoutError, subprocess.TimeoutExpired):
+                log.debug("killing runner process %d", self.pid)
+            status = await asyncio.to_thread(self._process.end)
+        finally:  # also if this is cancelled: the threads end, and the last one closes the connection
+            self._process.kill()
+            self._ended = True
+            self._outgoing.put(None)
+            with contextlib.suppress(OSError):  # closed already
+                self._process.socket.shutdown(socket.SHUT_RDWR)  # another process may hold the other end
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
         return status
