@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -113,7 +114,7 @@ def test_a_forked_process_is_closed_while_it_runs_and_while_it_is_waited_for(
     before = descriptors()
     ours, theirs = socket.socketpair()
     statuses: list[int] = []
-    with ours, theirs, ForkedProcess(fork_server, sleeping(tmp_path), theirs.fileno()) as process:
+    with ours, theirs, closing(ForkedProcess(fork_server, sleeping(tmp_path), theirs.fileno())) as process:
         waiting = Thread(target=lambda: statuses.append(process.wait(PATIENCE)))
         waiting.start()
         process.close()
@@ -124,13 +125,13 @@ def test_a_forked_process_is_closed_while_it_runs_and_while_it_is_waited_for(
     assert descriptors() == before
 
 
-def test_an_idle_process_ends_with_its_context_unless_it_was_launched(tmp_path: Path) -> None:
+def test_an_idle_process_ends_when_it_is_closed_unless_it_was_launched(tmp_path: Path) -> None:
     before = descriptors()
-    with IdleProcess() as idle:
+    with closing(IdleProcess()) as idle:
         assert alive(idle.process.pid)
     assert idle.process.returncode == -signal.SIGKILL
     assert descriptors() == before
-    with IdleProcess() as launched:
+    with closing(IdleProcess()) as launched:
         process, connection = launched.launch(sleeping(tmp_path))
     assert process.poll() is None
     with connection:

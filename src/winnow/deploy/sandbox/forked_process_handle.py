@@ -8,8 +8,6 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -77,17 +75,6 @@ class ForkedProcess:
             if self.returncode is None:
                 self.returncode = -signal.SIGKILL
                 self._control.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _exit_status(self, timeout: float | None) -> int | None:
         with self._lock:

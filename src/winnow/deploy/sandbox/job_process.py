@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -32,8 +31,8 @@ Launch: TypeAlias = Callable[[LaunchSpec], tuple[Process, socket.socket]]
 class IdleProcess:
     """A process that waits for its `LaunchSpec`, and loads modules meanwhile.
 
-    It sees nothing of our environment, which may hold the password of a database. Leaving its context ends it, unless
-    it was launched.
+    It sees nothing of our environment, which may hold the password of a database. `close` ends it, unless it was
+    launched.
     """
 
     def __init__(self, *preloaded: str) -> None:
@@ -72,17 +71,6 @@ class IdleProcess:
         self.output.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _start_idle(channel: socket.socket, preloaded: Sequence[str]) -> "subprocess.Popen[bytes]":
